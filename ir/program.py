@@ -17,6 +17,7 @@ from .chosen import Chosen
 from .dtype import Dtype
 from .expr import Expr, count_calls, integer_operands, linear_operands, operands, rename, rotated_dims
 from .layout import Layout, Reduction
+from .wraps import Wrap
 
 
 @dataclass(frozen=True)
@@ -284,7 +285,7 @@ class Program:
 
     `padding`: the padded dims, each with the dim whose size is its true one, which no value has.
     What stored tensors hold beyond the true size is zero; what results hold there means nothing. `places`: of tensors
-    whose place is not for the search to choose.
+    whose place is not for the search to choose. `wraps`: how caches that wrap are read.
     """
 
     name: str
@@ -295,6 +296,7 @@ class Program:
     pins: tuple[Pin, ...] = ()
     padding: tuple[tuple[str, str], ...] = ()
     places: tuple[tuple[str, Place], ...] = ()
+    wraps: tuple[Wrap, ...] = ()
 
     def table(self) -> dict[str, Value]:
         """The values by name."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...cost.flops import product_flops
-from ...cost.hardware import Hardware
+from ...cost.hardware import Hardware, smaller
 from ...cost.network import Network
 from ...cost.unit_times import Floats, Unit, unit_times
 from ...ir.collective import CollectiveKind
@@ -98,7 +98,11 @@ class BatchTimes:
     def _sizes(self, batch: Floats, new: Floats, context: Floats) -> dict[str, Floats]:
         dims = serving(self.program)
         assert dims.context is not None, "`batch_times` refuses models without caches"
-        return {dims.batch: batch, dims.context: context, **dict.fromkeys(dims.new, new)}
+        found = {dims.batch: batch, dims.context: context, **dict.fromkeys(dims.new, new)}
+        for wrap in self.program.wraps:
+            slots = np.asarray(wrap.fewest(found, smaller))
+            found[wrap.slots] = np.maximum(slots, found.get(wrap.slots, slots))
+        return found
 
     def _units(self, batch: Floats, new: Floats, context: Floats) -> tuple[Unit, ...]:
         return unit_times(self.compiled.spmd, self.hardware, self._sizes(batch, new, context))

@@ -10,6 +10,7 @@ from ...cost.predict import token_dims
 from ...ir.dataflow import appends
 from ...ir.diagnostics import Diagnostic, InputError, fail, listed
 from ...ir.program import Kind, Phase, Program, stored_in
+from ...ir.wraps import slots_at
 from ...passes.expansion.dims import MAX_ELEMENTS, MAX_SIZE, out_of_range, too_many
 from ..text.terminal import count_text, time_text
 from .compiled import Compilation
@@ -18,19 +19,11 @@ from .compiled import Compilation
 @dataclass(frozen=True)
 class Serving:
     """`batch`: the dim that counts sequences. `new`: the dims that count the tokens of a step, of each of
-    them. `context`: the dim that counts the context after the step, None for a model without caches. `slots`: those of
-    caches that wrap, which keep less of it."""
+    them. `context`: the dim that counts the context after the step, None for a model without caches."""
 
     batch: str
     new: tuple[str, ...]
     context: str | None
-    slots: tuple[str, ...] = ()
-
-    def kept(self, sizes: Mapping[str, int], context: int) -> dict[str, int]:
-        """The slots of a phase of these sizes at another context: as many where they keep all, else as before; never
-        more than the context has places."""
-        assert self.context is not None, "slots are those of a context"
-        return {dim: context for dim in self.slots if sizes[dim] >= min(sizes[self.context], context)}
 
 
 def serving(program: Program) -> Serving:
@@ -54,8 +47,7 @@ def serving(program: Program) -> Serving:
     if len(batch) != 1:
         which = f"several, {listed(batch)}" if batch else f"none beside {listed(new)}"
         raise fail(f"One dim of the model's inputs should count sequences, and there are {which}.")
-    slots = tuple(dict.fromkeys(op.target for op in grown if op.context))
-    return Serving(batch[0], new, targets[0], slots)
+    return Serving(batch[0], new, targets[0])
 
 
 def sizes_at(program: Program, phase: str, dims: Serving, batch: int, context: int | None) -> dict[str, int]:
@@ -69,7 +61,6 @@ def sizes_at(program: Program, phase: str, dims: Serving, batch: int, context: i
     if dims.context is None or context is None:
         return found
     found[dims.context] = context
-    found |= dims.kept(sizes, context)
     for dim in dims.new:
         if sizes[dim] == sizes[dims.context] > 1:
             found[dim] = context
@@ -190,15 +181,19 @@ def _filled(
     """A phase with other sizes, whose caches have places for the first of two contexts and are filled to the second on
     average."""
     assert dims.context is not None, "a stream has caches"
-    most, mean = ({dims.context: n, **dims.kept(dict(phase.sizes), n)} for n in contexts)
-    sized = _sized(program, phase, {**sizes, **most}, calls)
-    return replace(sized, mean=tuple((dim, n) for dim, n in mean.items() if n != most[dim]))
+    most, mean = contexts
+    sized = _sized(program, phase, {**sizes, dims.context: most}, calls)
+    full = dict(sized.sizes)
+    timed = full | {dims.context: mean}
+    timed |= slots_at(program.wraps, dict(phase.sizes), timed)
+    return replace(sized, mean=tuple((dim, n) for dim, n in timed.items() if n != full[dim]))
 
 
 def _sized(program: Program, phase: Phase, sizes: Mapping[str, int], calls: int) -> Phase:
-    """A phase with other sizes, of which no dim and no value may be larger than a file's: figures are exact up to
-    there."""
+    """A phase with other sizes, and caches that wrap of as many slots as these need. No dim and no value may be larger
+    than a file's: figures are exact up to there."""
     found = {dim: sizes.get(dim, size) for dim, size in phase.sizes}
+    found |= slots_at(program.wraps, dict(phase.sizes), found)
     for dim, size in found.items():
         if size > MAX_SIZE:
             raise fail(out_of_range(f"Dim `{dim}` in phase `{phase.name}`", size))

@@ -10,6 +10,7 @@ from ...ir.diagnostics import Span, listed
 from ...ir.expr import Call, Const, Expr, Size
 from ...ir.program import Phase
 from ...ir.text.surface import Dim, Dims, Ident, Item, PhaseText
+from ...ir.wraps import Wrap, slots_at
 from .report import Refused, Report
 
 MAX_SIZE = 2**40
@@ -220,6 +221,29 @@ def bind_phases(
     return tuple(bound)
 
 
+def rewrapped(
+    table: DimTable,
+    texts: Sequence[PhaseText],
+    phases: Sequence[Phase],
+    settings: Mapping[str, int],
+    wraps: Sequence[Wrap],
+    report: Report,
+) -> tuple[Phase, ...]:
+    """The phases, bound with `settings`, with the slots of caches that wrap at the contexts that these give: see
+    `slots_at`. Slots that are set themselves, or whose size follows from other dims, stay as they are."""
+    if not (wraps and settings):
+        return tuple(phases)
+    written = {phase.name: phase for phase in bind_phases(table, texts, {}, Report(report.source))}
+    found = list[Phase]()
+    for phase in phases:
+        before, sizes = written.get(phase.name), dict(phase.sizes)
+        if before is not None:
+            slots = slots_at(wraps, dict(before.sizes), sizes)
+            sizes |= {dim: n for dim, n in slots.items() if dim not in settings and not _follows(table, dim)}
+        found.append(_bound(table, phase.name, sizes, phase.calls))
+    return tuple(found)
+
+
 def _settings(table: DimTable, settings: Mapping[str, int], report: Report) -> dict[str, int]:
     chosen: dict[str, int] = {}
     for name, size in settings.items():
@@ -335,13 +359,9 @@ class Holds:
 
 @dataclass(frozen=True)
 class Kept:
-    """A cache of `slots` that wraps holds, in every phase, all that the entries along `query` see of the last
-    `window` places of `context`, a window's or a chunk's; None: of all of them."""
+    """A cache that wraps holds, in every phase, all that is seen of it."""
 
-    query: str
-    slots: str
-    context: str
-    window: int | None
+    wrap: Wrap
     span: Span
 
 
@@ -386,9 +406,7 @@ def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], repo
                     report.add(
                         f"In phase `{phase}`, {count} are kept of {have}.", span, "keep at most as many as there are"
                     )
-                case Kept(query, slots, context, window, span) if sizes[slots] < min(
-                    sizes[context], (window or sizes[context]) + sizes[query] - 1
-                ):
+                case Kept(Wrap(query, slots, context, window) as wrap, span) if sizes[slots] < wrap.fewest(sizes):
                     what = f"a window of {window}" if window else "a mask without a window"
                     report.add(
                         f"In phase `{phase}`, {what} is longer than the cache: {slots} = {sizes[slots]} of "

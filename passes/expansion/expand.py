@@ -18,7 +18,7 @@ from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter,
 from .body import Body, Context, Template
 from .composites import COMPOSITES
 from .declared import claim, declare, declared_value, store
-from .dims import bind_phases, check_extents, check_groups, check_sizes, declare_dims
+from .dims import Kept, bind_phases, check_extents, check_groups, check_sizes, declare_dims, rewrapped
 from .functions import FUNCTIONS
 from .lines import expand_lines
 from .masking import mask_padding
@@ -52,6 +52,8 @@ def expand(
             _block(item, context)
     main = _the_main(model, report)
     body, results = _main(main, context) if main else (Body(context), [])
+    wraps = tuple(dict.fromkeys(one.wrap for one in context.constraints if isinstance(one, Kept)))
+    phases = rewrapped(context.dims, texts, phases, settings or {}, wraps, report)
     check_sizes(context.constraints, phases, report)
     check_groups(context.dims, phases, report)
     phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
@@ -65,7 +67,7 @@ def expand(
     values = body.values | shared.values
     pins = (*shared.pins, *body.pins)
     region: Region[Op] = Region(stored, tuple(body.items))
-    program = Program(name, tuple(values.values()), region, tuple(results), phases, pins, padding)
+    program = Program(name, tuple(values.values()), region, tuple(results), phases, pins, padding, wraps=wraps)
     return with_choices(mask_padding(program))
 
 

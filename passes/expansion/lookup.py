@@ -11,6 +11,7 @@ from dataclasses import replace
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Size, operands
 from ...ir.program import Append, Choose, Einsum, Iota, Map, Reduce, Take, TopK
+from ...ir.wraps import Wrap
 from .arguments import (
     MINUS_INFINITY,
     Arguments,
@@ -198,8 +199,8 @@ def _place_of_slot(body: Body, base: str, slot: Operand, causal: Causal) -> Oper
     """The places of the entries that a cache that wraps has in its slots: of all places of a slot the last before the
     end; below 0 where nothing was written yet."""
     assert causal.of is not None
-    every = causal.query, causal.key, causal.of, causal.reach
-    body.context.constraints += [Kept(*every, body.at), *at_end(body, causal.key, causal.of)]
+    wrap = Wrap(causal.query, causal.key, causal.of, causal.reach)
+    body.context.constraints += [Kept(wrap, body.at), *at_end(body, causal.key, causal.of)]
     size = Size(causal.key)
     back = subtract(subtract(Context(causal.of), Const(1.0)), slot)  # from the last place, without rounds
     rounds = Call("floor", (divide(add(back, Const(0.5)), size),))

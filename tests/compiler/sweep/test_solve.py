@@ -47,6 +47,7 @@ main(x: bf16[B,L,E]) { return repeat 4 layer(x) }
 phase decode { B = 8, L = 1, M = 64 }
 """
 DIMS = Serving("B", ("L",), "M")
+WINDOWS = {"gemma-3-27b": 1024, "gpt-oss-120b": 128, "llama-4-scout": 8192}  # what some of the layers keep
 
 
 def sweep(hbm_fraction: float = 1.0) -> Sweep:
@@ -121,13 +122,18 @@ def test_shapes_that_are_likely_to_be_quick_come_first() -> None:
 def test_shipped_models_say_what_counts_their_sequences(name: str) -> None:
     program = load(Path(name))
     dims = serving(program)
-    window = dict(program.phase("decode").sizes).get("W")
-    assert dims == replace(DIMS, slots=() if window is None else ("W",))
-    every = dict.fromkeys(dims.slots, 512)
-    kept = every if window is not None and window >= 512 else {}  # a window is not longer than the context
-    assert sizes_at(program, "prefill", dims, 3, 512) == {"B": 3, "M": 512, "L": 512, **every}
-    assert sizes_at(program, "decode", dims, 3, 512) == {"B": 3, "M": 512, **kept}
+    assert dims == DIMS
+    assert sizes_at(program, "prefill", dims, 3, 512) == {"B": 3, "M": 512, "L": 512}
+    assert sizes_at(program, "decode", dims, 3, 512) == {"B": 3, "M": 512}
     assert sizes_at(program, "decode", dims, 3, None) == {"B": 3}
+    assert {wrap.reach for wrap in program.wraps} == ({WINDOWS[name]} if name in WINDOWS else set())
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("context", [512, 2**20])
+def test_shipped_models_keep_a_window_or_chunk_of_a_longer_context(name: str, context: int) -> None:
+    sizes = load(Path(name), {"M": context}, phase="decode").phase("decode").sizes
+    assert dict(sizes)["W"] == min(WINDOWS[name], context)
 
 
 def test_other_names_and_no_caches_will_do() -> None:

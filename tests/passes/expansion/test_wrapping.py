@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
+from escc.compiler.plan.batch_times import batch_times
 from escc.compiler.plan.pipeline import compile_phases, parse, program_of, with_pins
-from escc.compiler.plan.serving import Stream, of_stream, serving, sizes_at
+from escc.compiler.plan.serving import Stream, of_batches, of_stream
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, walk
+from escc.ir.program import Append, Program, walk
 from escc.ir.spmd import unsharded
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
@@ -42,22 +43,26 @@ block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
 main(x: bf16[B,L,E]) -> bf16[B,L,E] { return repeat 2 layer(x) }
 """
 PHASES = "phase prefill { L = 32, M = 32, W = 32 }\nphase decode { L = 1, M = 32, W = 8, calls = 32 }"
+SHORT = "phase prefill { L = 4, M = 4, W = 4 }\nphase decode { L = 1, M = 4, W = 4, calls = 32 }"  # than the window
 OPTIONS = Options(Hardware.of_paper("tpu-v4"))
 STEPS = 21
 
 
-def decoded(text: str, slots: int, new: int) -> list[np.ndarray]:
-    """What a model gives at STEPS places, `new` of them in each step, its caches empty at first."""
-    program = parse(text + f"phase decode {{ L = {new}, M = 32, W = {slots} }}")
+def decoded(text: str, slots: int, new: int, context: int = 32, steps: int = STEPS) -> list[np.ndarray]:
+    """What a model gives at so many places, `new` of them in each step, its caches empty at first."""
+    return run_steps(parse(text + f"phase decode {{ L = {new}, M = {context}, W = {slots} }}"), new, steps)
+
+
+def run_steps(program: Program, new: int, steps: int) -> list[np.ndarray]:
     sizes = dict(program.phase("decode").sizes)
     stored = random_stored(program, sizes, 0)
     every = np.random.default_rng(1).standard_normal((4, STEPS, 16))
     versions = {p.item.cache: p.item.result for p in walk(program.body) if isinstance(p.item, Append)}
     stored |= {cache: np.zeros_like(stored[cache]) for cache in versions}
     out = []
-    for end in range(new, STEPS + 1, new):
+    for end in range(new, steps + 1, new):
         stored["x"] = every[:, end - new : end]
-        made = run_reference(program, sizes, stored, {"M": end, "W": end} if "of=" not in text else {"M": end})
+        made = run_reference(program, sizes, stored, {"M": end} if program.wraps else {"M": end, "W": end})
         stored |= {cache: made[result] for cache, result in versions.items()}
         out.append(made[program.results[0]])
     return out
@@ -103,17 +108,67 @@ def test_plans_keep_what_wraps(pins: str, caches: Dtype | None) -> None:
         assert held["layer.values.scale"] == 2 * 4 * 8 * 4 * 4 / own  # in f32, of each slot and head
 
 
-def test_sweeps_keep_the_slots_and_set_the_context() -> None:
-    program = parse(WINDOW + PHASES)
-    dims = serving(program)
-    assert (dims.context, dims.slots) == ("M", ("W",))
-    assert sizes_at(program, "prefill", dims, 2, 64) == {"B": 2, "L": 64, "M": 64, "W": 64}
-    assert sizes_at(program, "decode", dims, 2, 64) == {"B": 2, "M": 64}
-    prefill, decode = (dict(phase.sizes) for phase in of_stream(program, Stream(100, 20, 2)).phases)
-    assert (prefill["L"], prefill["M"], prefill["W"]) == (100, 100, 100)
-    assert (decode["L"], decode["M"], decode["W"]) == (1, 120, 8)
+@pytest.mark.parametrize("seen", ["window=8", "chunk=8"])
+@pytest.mark.parametrize(("context", "new", "slots"), [(7, 1, 7), (8, 1, 8), (9, 1, 8), (24, 1, 8), (24, 3, 11)])
+def test_what_kept_a_short_context_keeps_what_is_seen_of_a_longer_one(
+    context: int, new: int, slots: int, seen: str
+) -> None:
+    """Below the window, at it, just above it and far above it, with one new place and with several."""
+    wraps = WINDOW.replace("window=8", seen)
+    program = parse(wraps + SHORT.partition("\n")[2], {"M": context, "L": new})
+    assert dict(program.phase("decode").sizes)["W"] == slots
+    steps, whole = min(context, STEPS), wraps.replace(", of=M", "")
+    expected = decoded(whole, context, new, context, steps)
+    for few in (run_steps(program, new, steps), decoded(wraps, slots - (new > 1), new, context, steps)):
+        for mine, one in zip(few, expected, strict=True):
+            np.testing.assert_allclose(mine, one, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("phases", "settings", "slots"),
+    [
+        (PHASES, {}, (32, 8)),
+        (PHASES, {"B": 2}, (32, 8)),
+        (PHASES, {"M": 64}, (40, 8)),  # with the 32 new places of prefill
+        (PHASES, {"L": 6}, (14, 13)),
+        (PHASES, {"L": 3, "M": 6}, (6, 6)),
+        (PHASES.replace("W = 8", "W = 10"), {"M": 64}, (40, 10)),  # as many as the file says
+        (PHASES.replace("W = 8", "W = 32"), {"M": 64}, (40, 8)),
+        (PHASES, {"M": 64, "W": 50}, (50, 50)),
+        (SHORT, {"M": 6}, (6, 6)),
+        (SHORT, {"M": 64}, (12, 8)),
+        (SHORT, {"M": 64, "L": 64}, (64, 64)),
+    ],
+)
+def test_slots_follow_the_sizes_that_are_set(phases: str, settings: dict[str, int], slots: tuple[int, int]) -> None:
+    program = parse(WINDOW + phases, settings)
+    assert tuple(dict(phase.sizes)["W"] for phase in program.phases) == slots
+
+
+def test_a_longer_context_is_seen_whole_without_a_window() -> None:
+    program = parse((WINDOW + SHORT).replace("window=8, of=M", "of=M").replace("W, H", "W, W2 = W, H"), {"M": 64})
+    assert all(dict(phase.sizes)["W"] == dict(phase.sizes)["W2"] == 64 for phase in program.phases)
+
+
+@pytest.mark.parametrize("phases", [PHASES, SHORT])
+def test_slots_follow_the_context_of_streams_and_batches(phases: str) -> None:
+    program = parse(WINDOW + phases)
+
+    def sizes(sized: Program) -> list[tuple[int, int, int]]:
+        return [(at["L"], at["M"], at["W"]) for at in (dict(phase.sizes) for phase in sized.phases)]
+
+    assert sizes(of_stream(program, Stream(100, 20, 2))) == [(100, 100, 100), (1, 120, 8)]
+    assert sizes(of_stream(program, Stream(100, 20, 2, chunk=30))) == [(30, 100, 38), (1, 120, 8)]
     _, short = of_stream(program, Stream(2, 4, 2)).phases
     assert (dict(short.sizes)["M"], dict(short.sizes)["W"], dict(short.mean)) == (6, 6, {"M": 4, "W": 4})
+    assert sizes(of_batches(program, 2, 16, 64)) == [(16, 64, 24)]
+
+
+def test_batches_are_timed_with_what_they_keep_of_their_contexts() -> None:
+    found = batch_times(parse(WINDOW + PHASES), Mesh.parse("2"), 1, Hardware.of_paper("tpu-v4"), 64)
+    contexts = np.array([6.0, 12.0, 100.0, 200.0])
+    short, near, *far = found.flops(np.full(4, 3.0), np.full(4, 6.0), contexts)
+    assert short < near < far[0] == far[1], "13 places are kept of a context of more"
 
 
 def test_what_wraps_is_printed_and_read_back() -> None:

@@ -15,7 +15,8 @@ class Dims:
     """The dims of a model: a name for every size that layers ask for, with a number where a name has another size.
 
     `context`: the tokens that phases are written for. `declared`: by note the names that stand on one line, and of each
-    its size or its factors. `slots`: dims that phases bind, each with the window that its caches keep."""
+    its size or its factors. `slots`: dims that phases bind, each with the window that its caches keep, or all of a
+    shorter context."""
 
     context: int = 0
     declared: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -34,8 +35,8 @@ class Dims:
         return name
 
     def kept(self, window: int | None) -> str:
-        """The dim of caches that keep a window or chunk, or the whole context where that is no longer."""
-        if window is None or window >= self.context:
+        """The dim of caches that keep a window or chunk; of those that keep the whole context, where there is none."""
+        if window is None:
             return "M"
         known = {size: name for name, size in self.slots.items()}
         name = known.get(window, "W" if not known else f"W{len(known) + 1}")

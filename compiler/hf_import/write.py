@@ -208,7 +208,7 @@ class Model:
     def _phases(self) -> Iterator[str]:
         context = self.dims.context
         whole = "".join(f", {name} = {context}" for name in self.dims.slots)
-        kept = "".join(f", {name} = {window}" for name, window in self.dims.slots.items())
+        kept = "".join(f", {name} = {min(window, context)}" for name, window in self.dims.slots.items())
         yield f"phase prefill {{ B = {BATCH}, L = {context}, M = {context}{whole} }}"
         yield f"phase decode  {{ B = {BATCH}, L = 1, M = {context}{kept}, calls = {CALLS} }}"
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
 from escc.compiler.hf_import.readers import READERS
-from escc.compiler.plan.pipeline import load
+from escc.compiler.plan.pipeline import load, parse
 
 SMALL: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -352,7 +352,11 @@ def test_a_window_as_long_as_the_context_changes_nothing(tmp_path: Path) -> None
     assert "phase prefill { B = 64, L = 128, M = 128, W = 128 }" in narrow
     assert "phase decode  { B = 64, L = 1, M = 128, W = 127, calls = 64 }" in narrow
     assert "W" not in re.findall(r"\b[A-Z]\b", same)
-    assert "window=4096" in imported(tmp_path, config(**changes, max_position_embeddings=8192)).stdout
+    wide = imported(tmp_path, config(**changes, max_position_embeddings=8192)).stdout
+    assert "mask=causal(L, W, window=4096, of=M)" in wide and "append(keys, rk, L into W, of=M)" in wide
+    assert "phase decode  { B = 64, L = 1, M = 2048, W = 2048, calls = 64 }" in wide
+    longer = parse(wide, {"M": 8192}).phase("decode")
+    assert dict(longer.sizes)["W"] == 4096, "of a longer context the window is kept"
 
 
 def test_a_config_of_a_model_that_is_too_large_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...cost.flops import product_flops
-from ...cost.hardware import Hardware, smaller
+from ...cost.elementwise import smaller
+from ...cost.hardware import Hardware
 from ...cost.network import Network
 from ...cost.unit_times import Floats, Unit, unit_times
 from ...ir.collective import CollectiveKind

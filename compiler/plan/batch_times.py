@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...cost.flops import product_flops
 from ...cost.elementwise import smaller
+from ...cost.flops import product_flops
 from ...cost.hardware import Hardware
 from ...cost.network import Network
 from ...cost.unit_times import Floats, Unit, unit_times

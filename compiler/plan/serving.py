@@ -183,9 +183,9 @@ def _filled(
     assert dims.context is not None, "a stream has caches"
     most, mean = contexts
     sized = _sized(program, phase, {**sizes, dims.context: most}, calls)
-    full = dict(sized.sizes)
-    timed = full | {dims.context: mean}
-    timed |= slots_at(program.wraps, dict(phase.sizes), timed)
+    full, before = dict(sized.sizes), dict(phase.sizes)
+    timed = full | {wrap.slots: before[wrap.slots] for wrap in program.wraps} | {dims.context: mean}
+    timed |= slots_at(program.wraps, before, timed)
     return replace(sized, mean=tuple((dim, n) for dim, n in timed.items() if n != full[dim]))
 
 

@@ -104,7 +104,7 @@ def fit_tables(
     are not behind a switch.
     """
     if not isinstance(hardware.fabric, Switch):
-        raise fail(f"Tables of collectives are of chips behind a switch, and {hardware.name} has a torus.")
+        raise fail(f"Tables are fitted for chips behind a switch, and {hardware.name} has a torus.")
     found = measured(hardware, Rule.MAX)
     sections: list[Section] = []
     if collectives is not None:

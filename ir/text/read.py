@@ -40,9 +40,17 @@ def read_source(path: Path, most_bytes: int = MAX_BYTES) -> Source:
     try:
         source = Source(str(path), data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise fail(f"`{path}` is not UTF-8 text: byte {error.start} cannot be decoded.") from None
+        raise _undecodable(path, error) from None
     _refuse_hiding(source)
     return source
+
+
+def _undecodable(path: Path, error: UnicodeDecodeError) -> InputError:
+    """What is said of the first byte of a file that no text in UTF-8 has."""
+    before, after = error.object[: error.start].decode(), error.object[error.start :].decode(errors="replace")
+    span = Span(before.count("\n") + 1, len(before) - before.rfind("\n"))
+    message = f"The file is not UTF-8 text: byte 0x{error.object[error.start]:02x} cannot be decoded."
+    return fail(message, span, "save it as UTF-8", Source(str(path), before + after))
 
 
 def _refuse_hiding(source: Source) -> None:

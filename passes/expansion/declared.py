@@ -45,7 +45,7 @@ def declared_value(body: Body, name: str, kind: Type) -> Value | None:
 
 
 def claim(body: Body, ident: Ident) -> bool:
-    """Whether a name is free for a value here; notes it when it is not."""
+    """Whether a name is free for a value here; notes it when it is not, and then what reads it is not wrong too."""
     context = body.context
     if ident.name in body.names:
         context.report.add(f"Value `{ident.name}` is defined twice.", ident.span, "give the second another name")
@@ -55,6 +55,7 @@ def claim(body: Body, ident: Ident) -> bool:
         context.report.add(f"Value `{ident.name}` has the name of a block.", ident.span, "rename it")
     else:
         return True
+    body.names.setdefault(ident.name, None)
     return False
 
 

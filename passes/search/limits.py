@@ -209,7 +209,7 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bo
     largest = sorted(least.items(), key=lambda item: -item[1])[:5]
     listed = ", ".join(f"`{name}` {_size(size)}" for name, size in largest)
     diagnostic = Diagnostic(
-        f"The parameters and caches take at least {_size(needed_bytes)} on each of {mesh.chips} chips, "
+        f"The parameters and caches take at least {_size(needed_bytes)} on {_each(mesh)}, "
         f"{_size(needed_bytes - capacity)} more than the {_size(capacity)} "
         f"that a chip of {chip} {'has' if whole else 'may hold'}.",
         hint=f"the largest, split as far as they divide and the pins allow: {listed}",
@@ -234,11 +234,16 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
     if proven and live + stored <= capacity:
         known = "are known to be needed, and somewhere every plan needs more than there is"
     diagnostic = Diagnostic(
-        f"{start} {_size(capacity)} on each of {mesh.chips} chips: {where}, "
+        f"{start} {_size(capacity)} on {_each(mesh)}: {where}, "
         f"{_size(live)} of live values and {_size(stored)} of parameters and caches {known}.",
         hint=f"live there, each split as far as it can be: {listed}" if listed else None,
     )
     return NoPlan([diagnostic], Outcome.INFEASIBLE if proven else Outcome.UNPROVEN)
+
+
+def _each(mesh: Mesh) -> str:
+    """The chips of a mesh, as what each of them holds is said."""
+    return "the one chip" if mesh.chips == 1 else f"each of {mesh.chips} chips"
 
 
 def _size(bytes_: float) -> str:

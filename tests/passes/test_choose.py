@@ -221,6 +221,8 @@ def test_what_does_not_fit_is_said_with_figures() -> None:
     assert "at least 2.097 MB on each of 4 chips, 97.15 kB more than the 2 MB" in finding.message
     assert "tpu-v4" in finding.message
     assert finding.hint is not None and "`W`" in finding.hint
+    with pytest.raises(InputError, match=r"at least 8\.389 MB on the one chip, 6\.389 MB more"):
+        planned(program(MATMUL + "\n"), "1", capacity=2e6)
 
 
 def test_inputs_and_results_take_memory_while_they_are_live() -> None:

@@ -278,5 +278,6 @@ def test_the_command_writes_a_file_that_reads_back(tmp_path: Path) -> None:
         both = [*argv, "--all-reduce", str(table), "--engine", engine, "--force"]
         refused = CliRunner().invoke(app, both)
         assert refused.exit_code == 1 and said in refused.output
-    torus = CliRunner().invoke(app, ["calibrate", "--hardware", "tpu-v4", "--collectives", str(table)])
-    assert torus.exit_code == 1 and "behind a switch" in torus.output
+    for option in ("--collectives", "--matmuls"):
+        torus = CliRunner().invoke(app, ["calibrate", "--hardware", "tpu-v4", option, str(table)])
+        assert torus.exit_code == 1 and "Tables are fitted for chips behind a switch" in torus.output

@@ -227,6 +227,10 @@ def test_read_source_refuses_what_is_no_text(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(InputError, match=message):
             read_source(path)
+    for mark in (b"", b"\xef\xbb\xbf"):  # with the mark that some editors begin a file with, and without
+        path.write_bytes(mark + "# é\ndim é, ".encode() + b"\xe9 = 4\n")
+        with pytest.raises(InputError, match=r"bad\.esti:2:8: error: The file is not UTF-8 text: byte 0xe9"):
+            read_source(path)
     with pytest.raises(InputError, match="not a file"):
         read_source(tmp_path)
     with pytest.raises(InputError, match="does not exist"):

@@ -11,10 +11,10 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from ...ir.collective import describe
-from ...ir.dataflow import moves
+from ...ir.dataflow import moves, ops, repeat_counts
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal, visible
-from ...ir.program import Append, Program, Repeat, Stored, Value, stored_in, walk
+from ...ir.program import Append, Choose, Program, Repeat, Stored, Value, stored_in, walk
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ..simulate import numpy_runtime
@@ -94,7 +94,10 @@ def _names(program: Program, spmd: SpmdProgram) -> dict[str, str]:
 
 def _header(full: SpmdProgram, local: SpmdProgram) -> str:
     def listed(spmd: SpmdProgram) -> str:
-        return ", ".join(f"{d} = {n}" for d, n in spmd.sizes)
+        counts = [f"{d} = {n}" for d, n in spmd.sizes]
+        counts += [f"repetitions of {name} = {n}" for name, n in repeat_counts(spmd).items()]
+        counts += [f"entries kept in {visible(op.result)} = {op.keep}" for op in ops(spmd) if isinstance(op, Choose)]
+        return ", ".join(counts)
 
     sent = moves(full)
     values = full.table()

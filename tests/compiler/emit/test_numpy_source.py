@@ -15,6 +15,8 @@ from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.emit.python_text import ExprText, identifiers
 from escc.ir.expr import FUNCTIONS, Const, Expr, Operand, Size
 
+SIZES = ("# Full sizes: ", "# Sizes here: ")
+
 
 def emitted(name: str) -> str:
     builder, results, _ = CASES[name]()
@@ -76,6 +78,8 @@ def test_steps_are_lines_with_their_layouts_beside_them() -> None:
     assert "# Model case, phase run, on 8 chips: x=2 y=2 z=2." in lines
     assert "# Full sizes: B = 8, L = 2, E = 4, F = 16." in lines
     assert "# u': reduce-scatter(x) F" in lines
+    full, here = (line.split(", ")[-1] for line in emitted("repeated").splitlines() if line.startswith(SIZES))
+    assert (full, here) == ("repetitions of layer = 3.", "repetitions of layer = 2.")
 
 
 def test_the_same_program_gives_the_same_file() -> None:

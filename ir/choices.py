@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from .chosen import Chosen, narrowest, vanishes
+from .diagnostics import fail
 from .expr import Call, Const, Operand, operands
 from .program import Choose, Einsum, Map, Op, Program, Reduce, Region, Repeat, Stored, Sum, Value, walk
 from .spmd import Compute, Move, SpmdProgram, SpmdValue, as_steps
@@ -98,8 +99,14 @@ def with_sharded_choices(spmd: SpmdProgram) -> SpmdProgram:
     return replace(spmd, values=tuple(replace(v, chosen=known.get(v.name, ())) for v in spmd.values))
 
 
+ENTRIES = "chosen entries, such as tokens at their experts, and the model chooses none"
+
+
 def with_capacity(program: Program, capacity: Fraction | None) -> Program:
-    """The program with room for so many chosen entries, of those that are expected; for all where it is None."""
+    """The program with room for so many chosen entries, of those that are expected; for all where it is None. Raises
+    InputError for a number where none are chosen."""
+    if capacity is not None and not chooses(program):
+        raise fail(f"A capacity is the room for {ENTRIES}.", hint="leave it out")
 
     def given(value: Value) -> Value:
         return replace(value, chosen=tuple(replace(one, capacity=capacity) for one in value.chosen))
@@ -108,7 +115,10 @@ def with_capacity(program: Program, capacity: Fraction | None) -> Program:
 
 
 def with_skew(program: Program, skew: Fraction) -> Program:
-    """The program where the busiest chip has so many times the mean load of chosen entries."""
+    """The program where the busiest chip has so many times the mean load of chosen entries. Raises InputError for
+    another load than the mean where none are chosen."""
+    if skew != 1 and not chooses(program):
+        raise fail(f"A skew is the load of {ENTRIES}.", hint="leave it out")
 
     def given(value: Value) -> Value:
         return replace(value, chosen=tuple(replace(one, skew=skew) for one in value.chosen))
@@ -127,9 +137,9 @@ def with_room(spmd: SpmdProgram, room: Mapping[str, Fraction]) -> SpmdProgram:
     return replace(spmd, values=tuple(map(given, spmd.values)))
 
 
-def chooses(spmd: SpmdProgram) -> bool:
+def chooses(program: Program | SpmdProgram) -> bool:
     """Whether entries of some value are chosen."""
-    return any(value.chosen for value in spmd.values)
+    return any(value.chosen for value in program.values)
 
 
 def _least_beside(op: Op, known: Choices) -> tuple[Chosen, ...]:

@@ -30,7 +30,7 @@ from ..calibrate.measurements import read_measurements
 from ..calibrate.probe import probe, probe_data, probe_text, probed_hardware
 from ..calibrate.validate import left_out_text, validate, validation_data, validation_text
 from ..text.extras import optional
-from ..text.files import refuse_existing, write_files
+from ..text.files import path_of, refuse_existing, write_files
 from ..text.terminal import note, say
 from . import options as opt
 
@@ -98,7 +98,8 @@ def calibrate_command(
     json_: opt.Json = False,
 ) -> None:
     """Fit the figures of a chip to measured times, or measure those of the devices at hand."""
-    path = None if output is None else Path(output)
+    path = None if output is None else path_of(output)
+    opt.refuse_idle_force(force, path is not None, "name a file by `-o NAME.toml`")
     tables = {"collectives": collectives, "matmuls": matmuls, "all-reduce": all_reduce, "steps": steps}
     given = {name: table for name, table in tables.items() if table is not None}
     _refuse_idle(context, given, probe_)
@@ -119,7 +120,7 @@ def calibrate_command(
     else:
         optional("scipy", "Fitting")  # before anything is planned
         chip = Hardware.load(hardware, datasheet=True)
-        measurements = read_measurements(None if file is None else Path(file), chip.chip)
+        measurements = read_measurements(None if file is None else path_of(file), chip.chip)
         left_out = left_out_text(measurements)
         if left_out:
             note(left_out)
@@ -145,9 +146,9 @@ def _refuse_idle(context: typer.Context, tables: Mapping[str, str], probe_: bool
         "hardware": (not probe_, "measured times, not with `--probe`"),
     }
     for name, (taken, beside) in counts.items():
-        source = context.get_parameter_source(name)
-        if not taken and source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"`--{name.replace('_', '-')}` goes with {beside}.")
+        option = opt.option_given(context, name)
+        if not taken and option is not None:
+            raise typer.BadParameter(f"`{option}` goes with {beside}.")
 
 
 def _refuse(path: Path, names: Sequence[str], force: bool) -> None:
@@ -179,7 +180,7 @@ def _fit_tables(
         )
     if path is not None:
         _refuse(path, names, force)
-    files = {name: Path(table) for name, table in given.items()}
+    files = {name: path_of(table) for name, table in given.items()}
     other = None if like is None else Hardware.load(like)
     kernels, taken = (files.get("collectives"), files.get("matmuls")), (files.get("steps"), files.get("all-reduce"))
     found = fit_tables(chip, *kernels, *taken, serves, other)
@@ -203,7 +204,7 @@ def validate_command(
 ) -> None:
     """Predict measured rows, each under the layouts that it ran with, and compare."""
     chip = Hardware.load(hardware, datasheet)
-    measurements = read_measurements(None if file is None else Path(file), chip.chip)
+    measurements = read_measurements(None if file is None else path_of(file), chip.chip)
     found = validate(measurements, chip)
     left_out = left_out_text(measurements)
     if left_out:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ import typer
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
 from ...cost.memory import memory
-from ...ir.choices import with_capacity
+from ...ir.choices import chooses, with_capacity
 from ...ir.dataflow import moves, ops
 from ...ir.diagnostics import Source, fail, plural
 from ...ir.inert import visible
@@ -30,11 +29,12 @@ from ..jax.gpu import check_gpu
 from ..jax.module_text import module_check_data, module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from ..plan.pipeline import load, read_model, select_phases
-from ..plan.way import Offload, Way
+from ..plan.way import Offload, Way, ahead_of
 from ..report.compiled_model import compile_model
 from ..report.compiled_pipeline import CompiledPipeline
 from ..report.staged_text import pipeline_check_text, tries_text
 from ..text.arguments import capacity_of
+from ..text.files import path_of
 from ..text.terminal import complain, say, time_text
 from . import options as opt
 
@@ -47,7 +47,16 @@ class Backend(StrEnum):
     GPU = "gpu"
 
 
+OF_PLAN = (  # what only plans have, by the command's parameters
+    *("hardware", "datasheet", "network", "engine", "overlap", "offload", "ahead", "stages", "capacity"),
+)
+OF_MODEL = (  # what a sharded program has settled
+    *("phase", "set_", "pin", "pad", "weights", "caches", "overlap", "offload", "ahead", "stages", "capacity"),
+)
+
+
 def check_command(
+    context: typer.Context,
     file: Annotated[
         str,
         typer.Argument(metavar="FILE", help="A model (.esti), or the text of a sharded program.", show_default=False),
@@ -83,7 +92,7 @@ def check_command(
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there. Of a sharded program as
     `compile --verbose` and `--stop-after insert` print it, say whether it holds together, and what it takes."""
-    room = Fraction(1) if capacity is None else capacity_of(capacity)
+    room = None if capacity is None else capacity_of(capacity)
     if (chips is None) != (backend is None):
         raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
     if json_ and backend not in (Backend.TPU, Backend.GPU):
@@ -92,18 +101,20 @@ def check_command(
         raise fail("`--backend tpu` does not go with `--stages`.", hint="its compiler takes one slice")
     if backend is not None:
         (require_tpu_compiler if backend is Backend.TPU else require_jax)()
-    if chips is None and stages is not None:
-        raise typer.BadParameter("Stages are checked with `--chips` and `--backend`.")
     wanted = opt.stages_of(stages, micro_batches)
-    source = read_model(Path(file))
+    source = read_model(path_of(file))
     if SHARDED.match(source.text):
         if chips is not None:
             raise fail("The text is a sharded program, which has its mesh.", hint="leave out `--chips` and `--backend`")
+        _refuse_given(context, OF_MODEL, "is of a model, and the text is a sharded program", "leave it out")
         say(f"ok: {_sharded(source, opt.chip_of(hardware, datasheet, network, engine))}\n")
         return
+    if chips is None:
+        _refuse_given(context, OF_PLAN, "is of a plan", "which `--chips` and `--backend` ask for")
     sizes, pads = opt.bindings(set_ or [], "--set"), opt.bindings(pad or [], "--pad")
-    program = load(Path(file), sizes, [Path(path) for path in pin or []], pads, phase, weights, caches)
-    program = with_capacity(program, room)
+    program = load(file, sizes, [path_of(path) for path in pin or []], pads, phase, weights, caches)
+    if capacity is not None or chooses(program):
+        program = with_capacity(program, Fraction(1) if capacity is None else room)
     phases = select_phases(program, phase)
     if chips is None:
         say(f"ok: {_contents(program)}\n")
@@ -112,7 +123,7 @@ def check_command(
     mesh = Mesh.parse(chips)
     if backend is Backend.TPU:
         slice_of(mesh, options.hardware)  # before anything is planned
-    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE or bool(program.on_host))
+    layers_ahead = ahead_of(ahead, offload is not Offload.NONE or bool(program.on_host), "--")
     way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, layers_ahead, check=wanted is not None)
     planned = compile_model(program, [mesh], options, phases, way)
     if isinstance(planned, CompiledPipeline):
@@ -140,6 +151,14 @@ def check_command(
         say(json.dumps(data, indent=1) + "\n")
     if wrong:
         raise fail(f"The JAX program of phase {', '.join(wrong)} does not do what the plan says.")
+
+
+def _refuse_given(context: typer.Context, names: Sequence[str], why: str, hint: str) -> None:
+    """Raise InputError for the first of some options, by their parameters, that stands on the command line."""
+    for name in names:
+        option = opt.option_given(context, name)
+        if option is not None:
+            raise fail(f"`{option}` {why}.", hint=hint)
 
 
 def _refuse_wrong(found: CompiledPipeline, say: Callable[[str], None]) -> None:

@@ -23,14 +23,14 @@ from ...passes.plan import Objective
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..plan.serving import Stream, beside_bytes, of_stream, refuse_twice, served, served_text, sized_by_stream
-from ..plan.shapes import Shape, best_of, meshes_to_compile, ranking
-from ..plan.way import Offload, Way
+from ..plan.shapes import Shape, best_of, mesh_name, meshes_to_compile, ranking
+from ..plan.way import Offload, Way, ahead_of
 from ..report.compiled_model import CompiledModel, compile_model
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
 from ..text.arguments import capacity_of, skew_of
-from ..text.files import refuse_existing, write_files
+from ..text.files import path_of, refuse_existing, write_files
 from ..text.late import late
 from ..text.terminal import complain, note, say
 from . import options as opt
@@ -150,6 +150,27 @@ def _refuse(way: Way, parts: bool, pad_auto: bool, streamed: bool) -> None:
         )
 
 
+BESIDE_STOP = (  # what a stage that is printed has no part in, by the command's parameters
+    *("stages", "micro_batches", "offload", "ahead", "best_batch", "overlap", "separate", "emit", "folder", "force"),
+    *("check", "on_tpu", "program", "verbose"),
+)
+
+
+def _refuse_beside_stop(context: typer.Context, pads: Sequence[str], meshes: Sequence[Mesh], model: Program) -> None:
+    """Raise InputError, before anything is planned, for the first option of which `--stop-after` would show nothing,
+    and where it is not one plan, of layers that the chips hold, that is stopped."""
+    given = [option for name in BESIDE_STOP if (option := opt.option_given(context, name)) is not None]
+    for option in [*given, *(["--pad auto"] if "auto" in pads else [])]:
+        shown = option.replace("--check-tpu", "--check tpu")
+        raise fail(f"`{shown}` does not go with `--stop-after`.", hint="leave one of them out")
+    if len(meshes) > 1:
+        hint = f"name one, as `--chips {mesh_name(meshes[0])}`"
+        raise fail(f"`--stop-after` shows a plan of one mesh, and {len(meshes)} shapes have so many chips.", hint=hint)
+    if model.on_host:
+        hint = "leave out the pins that place it there"
+        raise fail(f"`{model.on_host[0]}` is placed with the host, and `--stop-after` shows no streams.", hint=hint)
+
+
 def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip: Hardware) -> None:
     """Raise InputError, before anything is planned, where the TPU's compiler could not check what is written."""
     if emit is not Emit.JAX:
@@ -165,6 +186,7 @@ def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip:
 @compile_app.command("compile", cls=_Command)
 @reported
 def compile_command(
+    context: typer.Context,
     file: opt.File,
     chips: opt.ChipsOrCount,
     phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
@@ -245,13 +267,13 @@ def compile_command(
     complain(remarks)
     settings = Settings(solver.value)
     options = Options(chip, objective, hbm_fraction * chip.room_bytes, settings=settings, overlap=overlap, parts=parts)
-    sizes, pins = opt.bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    sizes, pins = opt.bindings(set_ or [], "--set"), [path_of(path) for path in pin or []]
     pads = opt.bindings([text for text in pad or [] if text != "auto"], "--pad")
     stream, room, uneven = _stream(input_, output, batch, chunk), capacity_of(capacity), skew_of(skew)
 
     def loaded(pads: Mapping[str, int]) -> Program:
         alone = phase if stream is None else None  # a stream is made of all phases
-        found = with_capacity(load(Path(file), sizes, pins, pads, alone, weights, caches), room)
+        found = with_capacity(load(path_of(file), sizes, pins, pads, alone, weights, caches), room)
         found = with_skew(found, uneven)
         if stream is None:
             return found
@@ -260,17 +282,19 @@ def compile_command(
 
     model = loaded(pads)
     phases = select_phases(model, phase)
-    if on_tpu:
-        _refuse_on_tpu(emit, stages, meshes, chip)
     if stop_after is not None:
+        _refuse_beside_stop(context, pad or [], meshes, model)
         say(stage_text(stop_after, model, phases, meshes[0], options))
         return
+    if on_tpu:
+        _refuse_on_tpu(emit, stages, meshes, chip)
+    opt.refuse_idle_force(force, folder is not None, "name a folder by `-o DIR`")
     detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or folder is not None else Detail.SUMMARY
-    made = _made_of(Path(file), model) if emit is Emit.JAX else None
-    writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
+    made = _made_of(path_of(file), model) if emit is Emit.JAX else None
+    writing = _Writing(emit, None if folder is None else path_of(folder), force, detail, made)
     writing.refuse(model.name, phases)
     wanted, counts = opt.stages_of(stages, micro_batches), opt.counts_by_phase(micro_batches, phases)
-    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE or bool(model.on_host))
+    layers_ahead = ahead_of(ahead, offload is not Offload.NONE or bool(model.on_host), "--")
     way = Way(wanted, counts, offload, layers_ahead, separate, check, best_batch)
     _refuse(way, parts, "auto" in (pad or []), stream is not None)
     paddings, auto, mesh = None, None, meshes[0]

@@ -24,7 +24,7 @@ from ...passes.choose import Options
 from ...passes.plan import Objective
 from ..plan.compiled import CompiledPhase
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
-from ..plan.way import Offload, Way
+from ..plan.way import Offload, Way, ahead_of
 from ..report.compare import Search, check_grows, compare
 from ..report.compiled_model import compile_model
 from ..report.compiled_pipeline import CompiledPipeline
@@ -32,6 +32,7 @@ from ..report.explain_stages import explain_pipeline, pipeline_json, pipeline_te
 from ..report.explain_text import as_json, as_latex, as_text, explained_phase
 from ..report.page.render import plan_page
 from ..text.arguments import skew_of
+from ..text.files import path_of
 from ..text.terminal import complain, say
 from . import options as opt
 
@@ -90,17 +91,17 @@ def explain_command(
     if trace and format_ in (Format.LATEX, Format.HTML):
         place = "LaTeX is for formulas" if format_ is Format.LATEX else "the page has no place for them"
         raise fail(f"`--trace` shows figures, and {place}.", hint="write it as text or JSON")
-    sizes, pins = opt.bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    sizes, pins = opt.bindings(set_ or [], "--set"), [path_of(path) for path in pin or []]
     uneven = skew_of(skew)
-    program = with_skew(load(Path(file), sizes, pins, phase=phase), uneven)
+    program = with_skew(load(file, sizes, pins, phase=phase), uneven)
     phases = select_phases(program, phase)
     if over is not None:
         check_grows(program, over)
     wanted = opt.stages_of(stages, micro_batches)
     if wanted is not None:
         _refuse_beside_stages({"--against": named, "--trace": trace}, format_ in (Format.LATEX, Format.HTML))
-    rivals = {name: with_skew(load(Path(file), sizes, [*pins, path], phase=phase), uneven) for name, path in named}
-    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE or bool(program.on_host))
+    rivals = {name: with_skew(load(file, sizes, [*pins, path], phase=phase), uneven) for name, path in named}
+    layers_ahead = ahead_of(ahead, offload is not Offload.NONE or bool(program.on_host), "--")
     way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, layers_ahead)
     best = compile_model(program, [mesh], options, phases, way)
     if isinstance(best, CompiledPipeline):
@@ -115,7 +116,7 @@ def explain_command(
     for k, one in enumerate(best.phases):
         complain(one.warnings)
         others: dict[str, CompiledPhase] = {name: plans[k] for name, plans in planned.items()}
-        seeker = _search(Path(file), one, over or "", sizes, pins) if seek else None
+        seeker = _search(path_of(file), one, over or "", sizes, pins) if seek else None
         rivalry = compare(others, form, over, drop_ones, seeker) if others else None
         found.append(explained_phase(one, form, drop_ones, trace, rivalry))
     match format_:

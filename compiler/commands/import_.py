@@ -34,7 +34,7 @@ from ..hf_import.weight_map import ENDING, map_text
 from ..hf_import.weights import weight_map
 from ..hf_import.write import model_text
 from ..report.hardware import parameter_count
-from ..text.files import refuse_existing, write_files
+from ..text.files import path_of, refuse_existing, write_files
 from ..text.terminal import note, say
 from . import options as opt
 
@@ -67,8 +67,9 @@ def import_command(
 ) -> None:
     """Turn the config of a Hugging Face model into a model of escc, and a checkpoint into a map of its weights too."""
     names: list[str] = []
-    path = Path(config)
+    path = path_of(config)
     checkpoint = open_checkpoint(path) if has_tensors(path) else None
+    opt.refuse_idle_force(force, output is not None, "name a file by `-o FILE`")
     if output is not None:
         if not Path(output).name or Path(output).suffix == ENDING:
             raise fail(f"`{output}` names no file.", hint="name one that ends in `.esti`")

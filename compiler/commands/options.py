@@ -13,10 +13,10 @@ from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...passes.expansion.dims import MAX_SIZE
+from ...passes.expansion.narrowed import NARROW
 from ...passes.plan import Objective
-from ..plan.way import Offload
+from ..plan.way import AHEAD, MOST_AHEAD, Offload
 
-MOST_AHEAD = 16  # layers: more take room and save nothing
 MOST_PRICE = 1e9  # dollars for a chip and hour: costs of any sweep stay numbers
 
 
@@ -26,6 +26,13 @@ def finite(number: float | None) -> float | None:
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"{number} is no finite number.")
     return number
+
+
+def narrow(name: str) -> Dtype:
+    """A type that weights and caches may be stored in, by its name. Raises BadParameter for any other."""
+    if name not in NARROW:
+        raise typer.BadParameter(f"'{name[:60]}' is not one of {', '.join(NARROW)}.")
+    return Dtype(name)
 
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
@@ -88,10 +95,12 @@ Price = Annotated[
     ),
 ]
 Weights = Annotated[
-    Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 matrices as int8, fp8, fp4 or int4, with scales.")
+    Dtype | None,
+    typer.Option(metavar="TYPE", parser=narrow, help="Store its bf16 matrices as int8, fp8, fp4 or int4, with scales."),
 ]
 Caches = Annotated[
-    Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8, fp8, fp4 or int4, with scales.")
+    Dtype | None,
+    typer.Option(metavar="TYPE", parser=narrow, help="Store its bf16 caches as int8, fp8, fp4 or int4, with scales."),
 ]
 Input = Annotated[
     int | None,
@@ -179,7 +188,7 @@ Ahead = Annotated[
         metavar="N",
         min=0,
         max=MOST_AHEAD,
-        help="How many layers before they are needed tensors come from the host; 1 without it.",
+        help=f"How many layers before they are needed tensors come from the host; {AHEAD} without it.",
     ),
 ]
 MostSequences = Annotated[
@@ -199,15 +208,19 @@ def chip_of(
     return chip if engine is None else chip.with_engine(load_engine(engine))
 
 
-AHEAD = 1  # layers, without an option
+def option_given(context: typer.Context, name: str) -> str | None:
+    """The option whose value is the parameter `name` of a command, as `--all-reduce`, where it stands on the command
+    line; None where it does not."""
+    source = context.get_parameter_source(name)
+    if source is None or source.name != "COMMANDLINE":
+        return None
+    return next(str(one.opts[-1]) for one in context.command.params if one.name == name)
 
 
-def ahead_of(ahead: int | None, streams: bool) -> int:
-    """How many layers before they are needed tensors come from the host. Raises InputError where that is asked for and
-    none come from there, neither by `--offload` nor by pins."""
-    if ahead is not None and not streams:
-        raise fail("`--ahead` is of streams from the host.", hint="which `--offload` asks for")
-    return AHEAD if ahead is None else ahead
+def refuse_idle_force(force: bool, written: bool, hint: str) -> None:
+    """Raise InputError for `--force` where no file is written, which `hint` says how to ask for."""
+    if force and not written:
+        raise fail("`--force` writes over files, and none is written here.", hint=hint)
 
 
 MOST_STAGES = 1 << 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ from ...ir.mesh import Mesh
 from ...passes.choose import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
-from ..plan.way import Offload
+from ..plan.way import Offload, ahead_of
 from ..run.answer import Planned, answer, plan_for, weights_of
 from ..run.answer_text import Prompts, answer_ids, answer_text, asked_of, npy
 from ..run.generate import Plan, alone_on, in_stages, prepare, run_prepared, streaming_on
@@ -31,7 +30,7 @@ from ..run.generate_jax import (
 )
 from ..run.language_model import DECODE, PREFILL
 from ..text.arguments import capacity_of
-from ..text.files import refuse_existing, write_files
+from ..text.files import path_of, refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from . import options as opt
 
@@ -104,12 +103,13 @@ def run_command(
     or with `--checkpoint` answer prompts, planned as they are, by the emitted modules on JAX devices."""
     mesh, room = Mesh.parse(chips), capacity_of(capacity)
     chip = opt.chip_of(hardware, datasheet, network, engine)
-    sizes, pins = opt.bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
-    program = with_capacity(load(Path(file), sizes, pins, weights=weights, caches=caches), room)
+    sizes, pins = opt.bindings(set_ or [], "--set"), [path_of(path) for path in pin or []]
+    program = with_capacity(load(file, sizes, pins, weights=weights, caches=caches), room)
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
     wanted = opt.stages_of(stages, micro_batches)
+    opt.refuse_idle_force(force, logits is not None, "name one by `--logits FILE`")
     streams = offload is not Offload.NONE or bool(program.on_host)
-    layers_ahead = opt.ahead_of(ahead, streams)
+    layers_ahead = ahead_of(ahead, streams, "--")
     options = Options(chip, capacity_bytes=chip.room_bytes if memory or streams else math.inf)
     if checkpoint is not None:
         if streams:
@@ -118,13 +118,13 @@ def run_command(
             raise fail("Weights of a checkpoint go to plans without stages.", hint="leave `--stages` out")
         require_jax()
         check_processes(mesh, processes)
-        asked = asked_of(prompts, Path(checkpoint), tokens, context, temperature or 0.0, seed, logits is not None)
-        made = weights_of(Path(file), program, Path(checkpoint))
+        asked = asked_of(prompts, path_of(checkpoint), tokens, context, temperature or 0.0, seed, logits is not None)
+        made = weights_of(path_of(file), program, path_of(checkpoint))
         if check and processes > 1:
             raise fail("The unsharded model runs in one process.", hint="leave `--processes` out")
         if logits is not None:
-            refuse_existing(Path(logits).parent, [Path(logits).name], force)
-        planned = plan_for(program, made, Path(checkpoint), mesh, options, asked)
+            refuse_existing(path_of(logits).parent, [path_of(logits).name], force)
+        planned = plan_for(program, made, path_of(checkpoint), mesh, options, asked)
         _answer(planned, processes, check, logits, force, texts=not prompts.ids)
         return
     if room is not None:
@@ -169,7 +169,7 @@ def _answer(planned: Planned, processes: int, check: bool, logits: str | None, f
     """Run what is planned with real weights, and say what came of it."""
     done = answer(planned, processes, check, stream=texts)
     if done.scores is not None and logits is not None:
-        write_files(Path(logits).parent, {Path(logits).name: npy(done.scores)}, force)
+        write_files(path_of(logits).parent, {path_of(logits).name: npy(done.scores)}, force)
     if not texts:
         say(answer_ids(planned.asked, done))
     note(answer_text(planned, done))

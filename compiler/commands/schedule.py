@@ -15,7 +15,7 @@ from ..plan.pipeline import load
 from ..report.page.render import schedule_page
 from ..report.schedule import schedule_csv, schedule_data, schedule_text
 from ..sweep.schedule import Job, Rung, Schedule, ladder, schedule
-from ..text.files import refuse_existing, write_files
+from ..text.files import path_of, refuse_existing, write_files
 from ..text.lengths import Lengths, read_lengths
 from ..text.terminal import complain, note, say
 from . import options as opt
@@ -83,12 +83,13 @@ def schedule_command(
 ) -> None:
     """Divide requests into batches with little padding, and predict what they take."""
     path = None if output is None else _file(output, force)
+    opt.refuse_idle_force(force, path is not None, "name one by `-o FILE`")
     if emit is Emit.HTML and path is None:
         raise fail("A page is written into a file.", hint="name it by `-o NAME.html`")
     chip = opt.chip_of(hardware, datasheet, network, engine)
     mesh = Mesh.parse(chips)
     program = load(model, opt.bindings(set_ or [], "--set"))
-    read = read_lengths(Path(lengths))
+    read = read_lengths(path_of(lengths))
     requests = Requests(read.contexts, tuple((context, ending) for context, ending, _ in read.endings))
     found = schedule(Job(requests, program, chip, mesh, stages, theta, theta_context))
     rungs = ladder(found) if steps else ()

@@ -21,7 +21,7 @@ from ...passes.expansion.dims import MAX_SIZE
 from ..plan.compiled import Compilation
 from ..plan.pipeline import read_model
 from ..plan.serving import refuse_twice, sized_by_stream
-from ..plan.way import Offload
+from ..plan.way import Offload, ahead_of
 from ..report.page.render import frontier_page, plan_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
 from ..sweep.grid import grid, read_numbers, read_types
@@ -33,7 +33,7 @@ from ..sweep.stream_text import stream_data, stream_text
 from ..sweep.sweep_text import draw, sweep_text
 from ..text.arguments import skew_of
 from ..text.extras import optional
-from ..text.files import refuse_existing, write_files
+from ..text.files import path_of, refuse_existing, write_files
 from ..text.terminal import note, say
 from . import options as opt
 
@@ -139,10 +139,10 @@ def sweep_command(
     if input_ is not None or output_tokens is not None:
         of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase, "--stages": stages}
         of_grid |= {"--offload": None if offload is Offload.NONE else offload, "--plans": plans or None}
-        of_grid["--ahead"] = ahead
+        of_grid |= {"--ahead": ahead, "--force": force or None}
         before, after = _stream_tokens(input_, output_tokens, of_grid, emit)
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
-        source = read_model(Path(model))
+        source = read_model(path_of(model))
         most = target or Wanted.THROUGHPUT
         request = Request(before, after, limits, most, _batch(batch), chunk, source=source, **given)
         # What is wrong with it is said before anything is planned.
@@ -161,13 +161,14 @@ def sweep_command(
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
     lists, count = (chips, batch, context, weights, caches), opt.stages_of(stages, None)
-    asked = Asked(source=read_model(Path(model)), **given)
-    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE)
+    asked = Asked(source=read_model(path_of(model)), **given)
+    layers_ahead = ahead_of(ahead, offload is not Offload.NONE, "--")
     sweep = grid(asked, list(chosen.values()), lists, phase, offload, layers_ahead, count)
     if plans and emit is not Emit.HTML:
         raise fail("`--plans` are pages, which `--emit html` links to.")
     results = None if output is None else _results_file(output)
     beside = _beside(results, emit)
+    opt.refuse_idle_force(force, beside is not None, "a results file is gone on with; ask for a page by `--emit html`")
     if beside is not None:
         refuse_existing(beside.parent, [beside.name], force)
     records = run_sweep(sweep, results, jobs, scheduler)

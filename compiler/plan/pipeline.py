@@ -36,6 +36,7 @@ from ...passes.plan import Objective, Plan
 from ...passes.search.join_phases import for_each
 from ..simulate.check_report import CheckReport
 from ..text.arguments import checked
+from ..text.files import path_of
 from ..text.late import late
 from .compiled import Compilation, CompiledPhase, memory_is_limit
 
@@ -91,10 +92,10 @@ def load(
     caches as `caches`, each with scales; None leaves them. A pin of a file replaces the model's of the same
     place, and that of an earlier file. Raises InputError when a file cannot be read or is wrong.
     """
-    program = program_of(read_model(Path(file)), settings, pads, phase, weights, caches)
+    program = program_of(read_model(path_of(file)), settings, pads, phase, weights, caches)
     if phase is not None:
         select_phases(program, phase)
-    for path in map(Path, pins):
+    for path in map(path_of, pins):
         program = with_pins(program, read_source(path))
     return program
 

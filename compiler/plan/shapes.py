@@ -35,16 +35,19 @@ class Shape:
 MOST_AXES = 4  # of a mesh of nodes; more take minutes
 
 
-def meshes_of(text: str, hardware: Hardware, any_shape: bool = False) -> tuple[Mesh, ...]:
+def meshes_of(text: str | Mesh, hardware: Hardware, any_shape: bool = False) -> tuple[Mesh, ...]:
     """The mesh that a text names, or for a count of chips every shape of slice that the hardware offers; with
     `any_shape` also those that are not offered.
 
     A torus offers slices of as many axes as it has, of the shapes that its file lists. Behind switches a count is a
     part of a node, or whole nodes: axes of nodes stand before those in a node, whose chips go on one axis or
-    several. Raises InputError when the text is no mesh, or a count of which nothing is offered.
+    several. Raises InputError when the text is no mesh, or a count of which nothing is offered, and for a mesh that
+    has `any_shape` beside it.
     """
-    mesh = Mesh.parse(text)
-    if not text.strip().isdigit():
+    mesh = text if isinstance(text, Mesh) else Mesh.parse(text)
+    if not _is_count(text):
+        if any_shape:
+            raise fail("`--any-shape` is of a count of chips, and the mesh has its shape.", hint="leave it out")
         return (mesh,)
     match hardware.fabric:
         case Torus() as torus:
@@ -60,17 +63,21 @@ def meshes_of(text: str, hardware: Hardware, any_shape: bool = False) -> tuple[M
 
 
 def meshes_to_compile(
-    text: str, hardware: Hardware, any_shape: bool = False
+    text: str | Mesh, hardware: Hardware, any_shape: bool = False
 ) -> tuple[tuple[Mesh, ...], tuple[Diagnostic, ...]]:
     """As `meshes_of`, but of a count of which nothing is offered all shapes, with a warning that says so."""
     try:
         return meshes_of(text, hardware, any_shape), ()
     except InputError as error:
-        if any_shape or not text.strip().isdigit():
+        if any_shape or not _is_count(text):
             raise
         found = meshes_of(text, hardware, any_shape=True)
         hint = "what is planned for are shapes that nobody can rent"
         return found, (Diagnostic(error.diagnostics[0].message, hint=hint, severity="warning"),)
+
+
+def _is_count(text: str | Mesh) -> bool:
+    return isinstance(text, str) and text.strip().isdigit()
 
 
 def _whole_nodes(chips: int, node_chips: int) -> bool:

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ...ir.diagnostics import fail
+
+AHEAD = 1  # layers, where none are asked for
+MOST_AHEAD = 16  # layers: more take room and save nothing
+
 
 class Offload(StrEnum):
     """What may be streamed from the host. AUTO: weights, caches or both, whichever is quickest."""
@@ -14,6 +19,19 @@ class Offload(StrEnum):
     WEIGHTS = "weights"
     CACHES = "caches"
     AUTO = "auto"
+
+
+def ahead_of(ahead: int | None, streams: bool, dashes: str = "") -> int:
+    """How many layers before they are needed tensors come from the host. `dashes`: what stands before the names of
+    options. Raises InputError where that is asked for and none come from there, neither by `offload` nor by pins; and
+    for what is no number from 0 to `MOST_AHEAD`."""
+    if ahead is None:
+        return AHEAD
+    if not streams:
+        raise fail(f"`{dashes}ahead` is of streams from the host.", hint=f"which `{dashes}offload` asks for")
+    if not 0 <= ahead <= MOST_AHEAD:
+        raise fail(f"`{dashes}ahead` is {ahead}.", hint=f"it is a count of layers, from 0 to {MOST_AHEAD}")
+    return ahead
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,7 @@ class Way:
     stages: int | None = None
     micro_batches: Mapping[str, int] = field(default_factory=dict)
     offload: Offload = Offload.NONE
-    ahead: int = 1
+    ahead: int = AHEAD
     separate: bool = False
     check: bool = False
     best_batch: bool = False

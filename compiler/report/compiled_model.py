@@ -19,9 +19,9 @@ from ...passes.plan import NoPlan, Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
 from ..plan.shapes import Shape, best_of, meshes_to_compile, ranking
-from ..plan.way import Offload, Way
+from ..plan.way import Offload, Way, ahead_of
 from ..text.arguments import capacity_of, checked, one_of, refuse_no_share, skew_of
-from ..text.files import write_files
+from ..text.files import path_of, write_files
 from ..text.late import late
 from .targets import ALONE, FRAME, Emit, in_files, in_one
 from .text import Detail
@@ -99,7 +99,7 @@ class CompiledModel:
     def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
         """Write what `emit` gives into a folder, a file for each phase. Raises InputError where one is there
         already, unless `force` is given, or where the folder cannot be written to."""
-        return write_files(Path(folder), in_files(self.phases, one_of(Emit, target, "target"), self.shapes), force)
+        return write_files(path_of(folder), in_files(self.phases, one_of(Emit, target, "target"), self.shapes), force)
 
     def check(self, backend: str = "numpy") -> tuple[Any, ...]:
         """Run each phase on shrunken dims and compare with the unsharded model: on virtual chips (`numpy`), which
@@ -139,7 +139,7 @@ class CompileOptions(TypedDict, total=False):
     skew: float | str
     micro_batches: Mapping[str, int] | None
     offload: str
-    ahead: int
+    ahead: int | None
     parts: bool
 
 
@@ -189,7 +189,7 @@ def compile(
     stages: int | str | None = None,
     micro_batches: Mapping[str, int] | None = None,
     offload: str = Offload.NONE,
-    ahead: int = 1,
+    ahead: int | None = None,
     parts: bool = False,
 ) -> CompiledModel | CompiledPipeline:
     """The cheapest sharded program of a model on a mesh of chips, for all of its phases or some.
@@ -207,7 +207,7 @@ def compile(
     `stages`: over how many stages the layers are divided, along an axis of as many chips, or `auto`: along any, or
     none, whichever is quickest; then a CompiledPipeline comes back, a CompiledModel where there are none.
     `micro_batches`: how many a phase has, by its name; others are chosen. `offload`: what may be streamed from the
-    host, `weights`, `caches` or `auto`, and `ahead`: how many layers before they are needed.
+    host, `weights`, `caches` or `auto`, and `ahead`: how many layers before they are needed, 1 without it.
 
     Raises EsccError: InputError where something of this is wrong or no plan fits (NoPlan then says whether that
     is proven), InternalError where a plan does not hold together.
@@ -230,7 +230,7 @@ def compile(
         overlap=overlap,
         parts=parts,
     )
-    meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_to_compile(str(mesh), chip, any_shape)[0]
+    meshes, _ = meshes_to_compile(str(mesh) if isinstance(mesh, int) else mesh, chip, any_shape)
     streams = one_of(Offload, offload, "kind of tensors to offload")
     names = select_phases(chosen, phases)
     if stages is None and micro_batches:
@@ -239,7 +239,8 @@ def compile(
         beside = "offload" if stages is None else "stages"
         raise fail(f"`separate` does not go with `{beside}`.", hint="leave one of them out")
     counts = counts_of(micro_batches or {}, names)
-    way = Way(None if stages is None else _stages(stages), counts, streams, ahead, separate, check)
+    layers_ahead = ahead_of(ahead, streams is not Offload.NONE or bool(chosen.on_host))
+    way = Way(None if stages is None else _stages(stages), counts, streams, layers_ahead, separate, check)
     return compile_model(chosen, meshes, options, names, way)
 
 

@@ -13,7 +13,7 @@ from ..plan.compiled import Compilation
 from ..plan.staged import Staged
 from ..plan.tries import Try, outcome_of
 from ..text.arguments import one_of
-from ..text.files import write_files
+from ..text.files import path_of, write_files
 from .staged_targets import staged_files, staged_in_one
 from .targets import FRAME, Emit
 from .text import Detail
@@ -77,7 +77,7 @@ class CompiledPipeline:
         """Write the pipeline and the plans or modules of its stages into a folder. Raises InputError where one is there
         already, unless `force` is given, or where the folder cannot be written to."""
         texts = staged_files(self.staged, self.tried, one_of(Emit, target, "target"), Detail.PROGRAM)
-        return write_files(Path(folder), texts, force)
+        return write_files(path_of(folder), texts, force)
 
     def __str__(self) -> str:
         return self.report(Detail.SUMMARY)

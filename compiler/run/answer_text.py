@@ -18,6 +18,7 @@ from ..jax.check import require_jax
 from ..plan.pipeline import load
 from ..simulate.pointwise import Array
 from ..text.arguments import checked
+from ..text.files import path_of
 from .answer import Answered, Asked, Planned, answer, plan_for, weights_of
 from .generate_jax import check_processes
 from .tokens import Tokenizer, stop_tokens, tokenizer_of
@@ -43,7 +44,7 @@ def asked_of(
     """What is asked, with texts as tokens. Raises InputError where there is no prompt, or one cannot be read."""
     texts = list(prompts.texts)
     if prompts.file is not None:
-        texts += [line for line in read_source(Path(prompts.file)).text.splitlines() if line.strip()]
+        texts += [line for line in read_source(path_of(prompts.file)).text.splitlines() if line.strip()]
     if not texts and not prompts.ids:
         raise fail("There is no prompt.", hint="give one with `--prompt TEXT` or `--prompt-ids N,N,...`")
     found, stops, _ = _tokens(checkpoint, [*texts, *map(_ids, prompts.ids)])
@@ -137,12 +138,12 @@ def answers(
     machine share the devices. Raises InputError for what is wrong, and where JAX is missing.
     """
     require_jax()
-    place, on = Path(checkpoint), mesh if isinstance(mesh, Mesh) else Mesh.parse(mesh)
+    place, on = path_of(checkpoint), mesh if isinstance(mesh, Mesh) else Mesh.parse(mesh)
     check_processes(on, processes)
     ids, stops, tokenizer = _tokens(place, prompts)
     program = load(model, pins=pins)
     asked = Asked(tuple(ids), tokens, context, stops, temperature, seed)
     chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
-    planned = plan_for(program, weights_of(Path(model), program, place), place, on, Options(chip), asked)
+    planned = plan_for(program, weights_of(path_of(model), program, place), place, on, Options(chip), asked)
     found = answer(planned, processes, check=False, stream=False).tokens
     return list(found) if tokenizer is None else [tokenizer.text(one) for one in found]

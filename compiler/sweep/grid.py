@@ -13,6 +13,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
 from ...ir.program import Program
 from ...passes.expansion.dims import MAX_SIZE
+from ...passes.expansion.narrowed import NARROW
 from ..plan.pipeline import select_phases
 from ..plan.serving import Serving, refuse_twice, serving
 from ..plan.way import Offload
@@ -96,12 +97,11 @@ def _comparable(hardware: Sequence[Hardware]) -> tuple[Hardware, ...]:
 
 def read_types(text: str, option: str) -> tuple[tuple[Dtype, ...], tuple[Diagnostic, ...]]:
     """The types of weights, or of caches, in a list, and what is wrong with it."""
-    known = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.INT4)
     types: list[Dtype] = []
     found: list[Diagnostic] = []
     for name in (part.strip() for part in text.split(",")):
-        if name not in known:
-            hint = did_you_mean(name, known) or f"they are {', '.join(known)}"
+        if name not in NARROW:
+            hint = did_you_mean(name, NARROW) or f"they are {', '.join(NARROW)}"
             found.append(Diagnostic(f"`{option}` names `{name[:60]}`, which is no type that they can have.", hint=hint))
         elif Dtype(name) in types:
             found.append(Diagnostic(f"`{option}` names `{name}` twice."))

@@ -10,8 +10,9 @@ from pathlib import Path
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ..plan.pipeline import read_model
-from ..plan.way import Offload
+from ..plan.way import Offload, ahead_of
 from ..text.arguments import checked, refuse_no_share, skew_of
+from ..text.files import path_of
 from ..text.processes import completed
 from .answers import Answer, Target, answer
 from .grid import grid
@@ -55,7 +56,7 @@ def sweep(
     any_shape: bool = False,
     scheduler: str | None = None,
     offload: str = Offload.NONE,
-    ahead: int = 1,
+    ahead: int | None = None,
     stages: int | str | None = None,
     caches: str | Sequence[str] | None = None,
     skew: float | str = 1,
@@ -66,8 +67,8 @@ def sweep(
     `caches`: types, without them as the model has it. `any_shape`: on slices that are not offered as well.
     `scheduler`: the address of a Dask scheduler, `tcp://host:8786`. `results`: a file, NAME.jsonl, that keeps what is
     solved. `offload`, `ahead`: what may be streamed from the host at each point, and how many layers
-    before it is needed; `stages`: into how many layers are divided, or `auto`. `skew`: how many times the mean load of
-    chosen entries the busiest chip has.
+    before it is needed, 1 without it; `stages`: into how many layers are divided, or `auto`. `skew`: how many times the
+    mean load of chosen entries the busiest chip has.
     Raises InputError with all that is wrong, InternalError where a plan does not hold together. With more than one
     job, processes are spawned: a script calls this under `if __name__ == "__main__"`.
     """
@@ -85,15 +86,15 @@ def sweep(
     count = 0 if stages == "auto" else stages
     assert not isinstance(count, str)
     asked = Asked(
-        source=read_model(Path(model)),
+        source=read_model(path_of(model)),
         settings=tuple((settings or {}).items()),
         pads=tuple((pads or {}).items()),
         hbm_fraction=hbm_fraction,
         any_shape=any_shape,
         skew=skew_of(str(skew)),
     )
-    planned = grid(asked, kinds, lists, phase, Offload(offload), ahead, count)
-    return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs, scheduler))
+    planned = grid(asked, kinds, lists, phase, Offload(offload), ahead_of(ahead, offload != Offload.NONE), count)
+    return SweepResult(planned, run_sweep(planned, None if results is None else path_of(results), jobs, scheduler))
 
 
 def _list(items: str | int | Sequence[object]) -> str:

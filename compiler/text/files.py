@@ -24,6 +24,14 @@ def file_stem(*parts: str) -> str:
     return f"_{stem}" if stem[0].isdigit() or iskeyword(stem) else stem
 
 
+def path_of(name: str | Path) -> Path:
+    """The path that a person names. Raises InputError for an empty name, which as a path is the folder that one is in:
+    mostly a variable of the shell's that is not set."""
+    if name == "":
+        raise fail("The name of a file or folder is empty.", hint="write it out; this folder is `.`")
+    return Path(name)
+
+
 def refuse_existing(directory: Path, names: Iterable[str], force: bool) -> None:
     """Raise InputError where `directory` is no folder, or has one of the files already.
 

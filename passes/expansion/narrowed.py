@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
+from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.program import Kind
 from ...ir.text.surface import (
@@ -36,6 +37,7 @@ from ...ir.text.surface import (
     Type,
 )
 
+NARROW = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.INT4)  # what may be asked for; bf16 leaves all
 WIDE = (Dtype.BF16.value, Dtype.F16.value)  # what is narrowed: what is kept in f32 is meant to be
 MOST_FACTORS = 64  # of a dim; products of products may have any number, and so many are refused later
 
@@ -65,9 +67,13 @@ def narrowed(
     the names that are looked at, None for all.
 
     Of parameters those with two dims or more that a product sums over or a table is; of caches those with a dim beside
-    the one that they grow along. All else, such as norms and biases, stays as it is.
+    the one that they grow along. All else, such as norms and biases, stays as it is. Raises InputError for a type that
+    has no scales.
     """
     given = ((Kind.PARAM, weights), (Kind.CACHE, caches))
+    for what, (_, dtype) in zip(("Weights", "Caches"), given, strict=True):
+        if dtype is not None and dtype not in NARROW:
+            raise fail(f"{what} cannot be stored as {dtype}, with scales.", hint=f"they can as {', '.join(NARROW)}")
     wanted = {kind: dtype for kind, dtype in given if dtype is not None and dtype is not Dtype.BF16}
     if not wanted:
         return model

@@ -218,6 +218,17 @@ def test_a_wrong_file_is_refused(tmp_path: Path, name: str, command: tuple[str, 
         ((*SMALL, "-o", FEED_FORWARD), 1, "is not a folder"),
         ((*SMALL, "-o", "/proc/nothing"), 1, "cannot be written to"),
         (("compile", PALM, "--chips", "2x2x2", "--phase", "decode"), 1, "more than the 32.95 GB"),
+        (("compile", "", "--chips", "2"), 1, "The name of a file or folder is empty."),
+        (("check", ""), 1, "The name of a file or folder is empty."),
+        ((*SMALL, "--pin", ""), 1, "The name of a file or folder is empty."),
+        ((*SMALL, "-o", ""), 1, "The name of a file or folder is empty."),
+        ((*SMALL, "--force"), 1, "`--force` writes over files, and none is written here."),
+        ((*SMALL, "--any-shape"), 1, "`--any-shape` is of a count of chips"),
+        ((*SMALL, "--skew", "2"), 1, "A skew is the load of chosen entries"),
+        ((*SMALL, "--capacity", "1.25"), 1, "A capacity is the room for chosen entries"),
+        ((*SMALL, "--weights", "f32"), 2, "'f32' is not one of bf16, int8, fp8, fp4, int4."),
+        ((*SMALL, "--caches", "int3"), 2, "'int3' is not one of bf16, int8, fp8, fp4, int4."),
+        (("check", FEED_FORWARD, "--weights", "e8m0"), 2, "'e8m0' is not one of bf16, int8, fp8, fp4, int4."),
         ((*STREAM, "--batch", "8", "--set", "B=9"), 1, "`--set` gives dim `B` a size, and `--batch` others"),
         ((*STREAM, "--batch", "8", "--set", "M=16384"), 1, "`--set` gives dim `M` a size, and `--input` others"),
         (("layouts", "BLE", "--dims", "B=2", "--chips", "2"), 1, "`L` has no size"),
@@ -226,6 +237,49 @@ def test_a_wrong_file_is_refused(tmp_path: Path, name: str, command: tuple[str, 
 )
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...], code: int, said: str) -> None:
     assert_refused(invoke(*arguments), code, said)
+
+
+STOPPED = (*SMALL, "--stop-after", "choose")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        *(((option,), f"`{option}` does") for option in ("--check", "--best-batch", "--separate", "--force")),
+        *(((option,), f"`{option}` does") for option in ("--overlap", "--program", "--verbose")),
+        (("--check", "tpu"), "`--check tpu` does"),
+        (("--pad", "auto"), "`--pad auto` does"),
+        (("--stages", "2"), "`--stages` does"),
+        (("--micro-batches", "main=2"), "`--micro-batches` does"),
+        (("--offload", "auto"), "`--offload` does"),
+        (("--ahead", "1"), "`--ahead` does"),
+        (("--emit", "json"), "`--emit` does"),
+        (("-o", "out"), "`--out` does"),
+        (("--chips", "16"), "shows a plan of one mesh, and 4 shapes have so many chips."),
+    ],
+)
+def test_a_stage_that_is_printed_refuses_what_it_has_no_part_in(more: tuple[str, ...], said: str) -> None:
+    found = invoke(*STOPPED, "--any-shape", *more) if "--chips" in more else invoke(*STOPPED, *more)
+    assert_refused(found, 1, said)
+    assert not found.stdout
+
+
+def test_a_stage_that_is_printed_has_no_streams(tmp_path: Path) -> None:
+    pins = tmp_path / "host.pins"
+    pins.write_text("place layer.Wi host\n")
+    stopped = ("compile", PALM, "--chips", "2x2", "--stop-after", "choose", "--pin", str(pins))
+    assert_refused(invoke(*stopped), 1, "`layer.Wi` is placed with the host")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--hardware", "nope"), ("--engine", "nope"), ("--network", "flat"), ("--datasheet",), ("--overlap",)),
+        *(("--offload", "auto"), ("--ahead", "5"), ("--stages", "2"), ("--capacity", "2")),
+    ],
+)
+def test_a_check_without_a_backend_refuses_what_is_of_a_plan(option: tuple[str, ...]) -> None:
+    assert_refused(invoke("check", FEED_FORWARD, *option), 1, f"`{option[0]}` is of a plan.")
 
 
 def test_a_pin_that_cannot_hold_is_named(tmp_path: Path) -> None:

@@ -42,6 +42,23 @@ def test_what_is_no_finite_number_is_wrong_usage(command: str, option: str, numb
     assert not found.stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            ("run", "palm-8b", "--chips", "4"),
+            ("import", "config.json"),
+            ("schedule", "a.csv", "palm-8b", "--chips", "4"),
+        ),
+        *(("sweep", "palm-8b", "--chips", "4", "--batch", "4"), ("calibrate",)),
+    ],
+    ids=lambda command: command[0],
+)
+def test_force_without_a_file_to_write_is_refused(command: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(app, [*command, "--force"])
+    assert found.exit_code == 1 and "`--force` writes over files, and none is written here." in found.stderr
+
+
 def test_a_price_beyond_all_prices_is_wrong_usage() -> None:
     found = CliRunner().invoke(app, ["sweep", *ARGUMENTS["sweep"], "--price", "1e308"])
     assert found.exit_code == 2 and "Invalid value for '--price'" in found.stderr

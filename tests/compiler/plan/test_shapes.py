@@ -80,6 +80,9 @@ def test_a_count_is_every_shape_and_a_mesh_is_itself() -> None:
     assert [m.sizes for m in meshes_of("8", node)] == [(8,), (2, 4), (2, 2, 2)]
     assert [m.sizes for m in meshes_of("5", torus, any_shape=True)] == [(5,)]
     assert [m.sizes for m in meshes_of("1", torus, any_shape=True)] == [(1,)]
+    for mesh in ("4x4", Mesh.parse("64")):
+        with pytest.raises(InputError, match="`--any-shape` is of a count of chips"):
+            meshes_of(mesh, torus, any_shape=True)
 
 
 @pytest.mark.parametrize(

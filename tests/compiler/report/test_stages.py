@@ -77,6 +77,8 @@ def test_steps_that_were_written_anew_are_checked(tmp_path: Path) -> None:
     broken = checked(text.replace("= all-gather(", "= reduce-scatter(", 1))
     assert broken.exit_code == 1 and "cannot be made from" in broken.output
     assert "There is no dtype `bf15`" in checked(text.replace("bf16", "bf15", 1)).output
+    refused = checked(text, "--weights", "int8")
+    assert refused.exit_code == 1 and "`--weights` is of a model, and the text is a sharded program" in refused.output
     assert "has its mesh" in checked(text, "--chips", "2x2", "--backend", "gpu").output
 
 

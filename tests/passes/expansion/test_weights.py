@@ -7,7 +7,7 @@ from model_text import print_model
 
 from escc.compiler.plan.pipeline import compile_phase, program_of
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import Source
+from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
@@ -99,6 +99,8 @@ def test_matrices_in_bf16_are_stored_otherwise_and_nothing_else_is(dtype: Dtype)
     assert {name for name in after if name not in before or before[name] != after[name]} == {"Wi", "Wi.scale"}
     assert after["Wi"].dtype is dtype and after["Wi.scale"].dims == ("F",)
     assert program_of(SOURCE, weights=Dtype.BF16) == PROGRAM
+    with pytest.raises(InputError, match="Caches cannot be stored as f32, with scales"):
+        program_of(SOURCE, caches=Dtype.F32)
 
 
 def test_a_model_in_f16_computes_in_it() -> None:

@@ -153,7 +153,8 @@ class TopK:
 class Choose:
     """1 at the `keep` largest of `keys` over the dims `over`, 0 elsewhere; the result has the dims of `keys`.
 
-    Of equal keys the first in row-major order of `over` is kept.
+    Of equal keys the first in row-major order of `over` is kept. Those of minus infinity, as masks make them, never
+    are: where fewer than `keep` are larger, so many are kept.
     """
 
     result: str

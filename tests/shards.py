@@ -172,7 +172,8 @@ def run(
                 raise NotLocal
             kept = np.zeros(rows.shape)
             for row in np.ndindex(rows.shape[: rows.ndim - len(axes)]):
-                places = sorted(np.ndindex(rows[row].shape), key=lambda at: (-rows[row][at], at))
+                seen = (at for at in np.ndindex(rows[row].shape) if rows[row][at] != -np.inf)
+                places = sorted(seen, key=lambda at: (-rows[row][at], at))
                 for at in places[:keep]:
                     kept[row][at] = 1.0
             return np.moveaxis(kept, range(-len(axes), 0), axes)

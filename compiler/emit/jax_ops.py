@@ -88,9 +88,11 @@ class Ops:
             case Choose(_, keys, over, _):
                 order = [*(d for d in held[keys] if d not in over), *self.kept(over)]
                 rank = len(order) - len([d for d in held[keys] if d not in over])
-                if not rank:
-                    return f"jnp.ones({self.shape(result)}, {dtype_text(result.dtype)})"
                 text = align_text(texts[keys], held[keys], order)
+                if not rank:
+                    return align_text(
+                        f"jnp.not_equal({text}, -jnp.inf).astype({dtype_text(result.dtype)})", order, dims
+                    )
                 text = f"kept({text}, {rank}, {self.keep_text(op)}, {dtype_text(result.dtype)})"
                 return align_text(text, order, dims)
             case Iota():

@@ -66,11 +66,13 @@ class Rows:
             return " / ".join([keep, *product(one.over).split(" * ")])
         block = [d for _, d in one.merged]
         among, rest = "", product((*one.over, *block))
+        ways = f"math.comb({rest}, {keep})"
         if one.groups:
             groups = f"cfg.{self.names.keeps[one.within[0]]}"
             rest = f"{groups} * {product((*(d for d in one.over if d not in one.groups), *block))}"
             among = " / ".join([groups, *product(one.groups).split(" * ")]) + " * "
-        return f"{among}(1 - math.comb({rest} - {product(block)}, {keep}) / math.comb({rest}, {keep}))"
+            ways = f"max(math.comb({rest}, {keep}), 1)"  # groups may have fewer entries than are to be kept
+        return f"{among}(1 - math.comb({rest} - {product(block)}, {keep}) / {ways})"
 
     def routing(self, name: str, scope: Scope) -> str:
         """The routing of the rows of a value; written here where it is made of the mask."""

@@ -156,8 +156,9 @@ def largest(keys: jax.Array, picked: jax.Array, rank: int, count: int) -> jax.Ar
 
 
 def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) -> jax.Array:
-    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept. As in
-    `lax.top_k`, NaN is the largest, and below all where its sign is set.
+    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept, and
+    none of minus infinity, of which there may be so many that fewer are kept. As in `lax.top_k`, NaN is the largest,
+    and below all where its sign is set.
 
     Rows of keys are looked at so many at a time that they have no more than `most` keys: to sort these takes three
     times their room.
@@ -181,22 +182,25 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
         flat = lax.bitcast_convert_type(bits, flat.dtype)
     chosen, order = lax.top_k(flat, count)
 
-    def placed(_: jax.Array, __: jax.Array, order: jax.Array) -> jax.Array:
-        rows = order.reshape(-1, count)
+    def placed(_: jax.Array, chosen: jax.Array, order: jax.Array) -> jax.Array:
+        rows, shown = order.reshape(-1, count), (chosen != -jnp.inf).astype(dtype).reshape(-1, count)
         none = jnp.zeros((len(rows), flat.shape[-1]), dtype)
-        return none.at[jnp.arange(len(rows))[:, None], rows].set(1, unique_indices=True).reshape(keys.shape)
+        return none.at[jnp.arange(len(rows))[:, None], rows].set(shown, unique_indices=True).reshape(keys.shape)
 
     def compared(bits: jax.Array, chosen: jax.Array, order: jax.Array) -> jax.Array:
         places = jnp.arange(flat.shape[-1])
         if count <= 64:
+            order = jnp.where(chosen != -jnp.inf, order, -1)
             return (order[..., None] == places).any(-2).astype(dtype).reshape(keys.shape)
-        found = (bits, lax.bitcast_convert_type(chosen, whole))
-        if floats:  # as integers in the order of top_k: to compare floats is no order where there is NaN
+        found, shown = (bits, lax.bitcast_convert_type(chosen, whole)), True
+        if floats:
+            shown = bits != lax.bitcast_convert_type(jnp.array(-jnp.inf, flat.dtype), whole)
+            # As integers in the order of top_k: to compare floats is no order where there is NaN.
             found = tuple(jnp.where(a < 0, a ^ jnp.iinfo(whole).max, a) for a in found)
         own, best = found
         least = best.min(-1, keepdims=True)  # were the last of both cut off instead, XLA would sort all
         last = jnp.where(best == least, order, 0).max(-1, keepdims=True)
-        return ((own > least) | (own == least) & (places <= last)).astype(dtype).reshape(keys.shape)
+        return (shown & ((own > least) | (own == least) & (places <= last))).astype(dtype).reshape(keys.shape)
 
     return lax.platform_dependent(bits, chosen, order, tpu=compared, default=placed)
 

@@ -323,12 +323,13 @@ def top_k(keys: np.ndarray, picked: np.ndarray, rank: int, count: int) -> np.nda
 
 
 def choose(keys: np.ndarray, rank: int, count: int) -> np.ndarray:
-    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept."""
+    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept, and
+    none of minus infinity, of which there may be so many that fewer are kept."""
     rest = keys.shape[: keys.ndim - rank]
     flat = keys.reshape(*rest, -1)
     kept = np.zeros(flat.shape)
     np.put_along_axis(kept, np.argsort(-flat, axis=-1, kind="stable")[..., :count], 1.0, axis=-1)
-    return kept.reshape(keys.shape)
+    return np.where(keys == -np.inf, 0.0, kept.reshape(keys.shape))
 
 
 def erf(a: np.ndarray) -> np.ndarray:

@@ -205,13 +205,13 @@ class _Run:
         return found.reshape(*frame.shape[: len(rest)], count)
 
     def kept(self, keys: Array, frame: Frame, over: tuple[str, ...], count: int) -> Array:
-        """1 at the `count` largest of `keys`, row by row."""
+        """1 at the `count` largest of `keys`, row by row, or at all above minus infinity, where these are fewer."""
         axes = [frame.dims.index(d) for d in over]
         rows = np.moveaxis(keys, axes, range(-len(axes), 0))
         found = np.zeros(rows.shape)
         for row in np.ndindex(rows.shape[: rows.ndim - len(axes)]):
-            order = sorted(np.ndindex(rows[row].shape), key=lambda place: (-rows[row][place], place))
-            for place in order[:count]:
+            shown = [place for place in np.ndindex(rows[row].shape) if rows[row][place] != -math.inf]
+            for place in sorted(shown, key=lambda place: (-rows[row][place], place))[:count]:
                 found[row][place] = 1.0
         return np.moveaxis(found, range(-len(axes), 0), axes)
 

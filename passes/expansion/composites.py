@@ -223,7 +223,8 @@ COMPOSITES = {
     "choose": Composite(
         ("x",),
         one(choose),
-        "1 at the largest, as many as `keep` says, and 0 elsewhere: what is multiplied by it is chosen",
+        "1 at the largest, as many as `keep` says if masks show so many, and 0 elsewhere: what is multiplied by it is "
+        "chosen",
         required=("over", "keep"),
         allowed=("mask", "among"),
         counts=True,

@@ -210,7 +210,8 @@ def _place_of_slot(body: Body, base: str, slot: Operand, causal: Causal) -> Oper
 
 def choose(body: Body, target: str, given: Arguments) -> str:
     """1 at the largest elements over the dims `over`, as many as are to be kept, and 0 elsewhere. Of equal ones the
-    lowest place is kept. `among`: a mask of those that may be; `causal`: a mask as of softmax."""
+    lowest place is kept. `among`: a mask of those that may be; `causal`: a mask as of softmax. What these leave out is
+    minus infinity, which no `Choose` keeps."""
     assert given.count is not None
     keys = body.named(given.values[0], f"{target}.input")
     if given.among is not None:

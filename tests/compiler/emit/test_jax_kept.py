@@ -31,8 +31,8 @@ LISTED = [  # keys, of which 3 are chosen
 ORDERED = [
     ([1.0, NAN, 2.0, -NAN, 3.0, NAN], [0, 1, 0, 0, 1, 1]),
     ([NAN, 1.0, NAN, NAN, NAN, 2.0], [1, 0, 1, 1, 0, 0]),
-    ([-NAN, -INF, -NAN, -INF, -NAN, -INF], [0, 1, 0, 1, 0, 1]),
-    ([-NAN, -INF, -NAN, 1.0, -NAN, -NAN], [1, 1, 0, 1, 0, 0]),
+    ([-NAN, -INF, -NAN, -INF, -NAN, -INF], [0, 0, 0, 0, 0, 0]),
+    ([-NAN, -INF, -NAN, 1.0, -NAN, -NAN], [1, 0, 0, 1, 0, 0]),
 ]
 SAVED = f"""
 from functools import partial

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import few_shown
 import numpy as np
 import pytest
 from emitted_files import run_files
@@ -213,7 +214,9 @@ def _line(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def test_what_finds_no_room_is_dropped_and_counted_and_one_token_finds_its_experts(tmp_path: Path) -> None:
+def test_what_finds_no_room_is_dropped_and_counted_and_one_token_and_few_that_are_shown_are_right(
+    tmp_path: Path,
+) -> None:
     pins = "stored n B_xE\nstored s B_xX\nstored Wi X_xEF\nstored Wd X_xFE\n"
     text = module(Layer(SMALL_LAYER, "4", pins), Fraction(1))
     says = "limited(m, 1, (1, 4), cfg.keep_m, cfg.capacity * cfg.keep_m / cfg.X, ())"
@@ -228,7 +231,11 @@ def test_what_finds_no_room_is_dropped_and_counted_and_one_token_finds_its_exper
     assert "1 - math.comb(cfg.N * cfg.Y - cfg.Y, cfg.keep_m) / math.comb(cfg.N * cfg.Y, cfg.keep_m)" in _line(free)
     assert "cfg.keep_g / cfg.N * (1 - math.comb(cfg.keep_g * cfg.Y - cfg.Y, cfg.keep_m)" in _line(grouped)
     texts = {"main": text, "counting": counting, "one token": one, "once": free, "among groups": grouped}
+    texts |= (shown := {name: few_shown.saving(name, f"{tmp_path}/{n}.npz") for n, name in enumerate(few_shown.PINS)})
+    assert all("block_sums(" in text for text in shown.values())
     assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
+    for n in range(len(shown)):
+        few_shown.assert_as_expected(*few_shown.saved(f"{tmp_path}/{n}.npz"))
 
 
 def test_boxes_have_whole_rows_and_no_more_than_there_can_be() -> None:

@@ -214,7 +214,7 @@ def _line(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def test_what_finds_no_room_is_dropped_and_counted_and_one_token_and_few_that_are_shown_are_right(
+def test_what_finds_no_room_is_dropped_and_counted_and_one_token_and_few_shown_are_right(
     tmp_path: Path,
 ) -> None:
     pins = "stored n B_xE\nstored s B_xX\nstored Wi X_xEF\nstored Wd X_xFE\n"

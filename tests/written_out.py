@@ -14,6 +14,15 @@ BLOCKS = {
   d[B,L,E] = h[B,L,F] * Wd[F,E]
   return x + d
 }""",
+    "gated": """(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  u[B,L,F] = x[B,L,E] * Wi[E,F]
+  g[B,L,F] = x[B,L,E] * Wg[E,F]
+  h = silu(g) * u
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + d
+}""",
     "normed": """(x: bf16[B,L,E]) -> bf16[B,L,E] {
   param scale: bf16[E]
   param W: bf16[E,G]

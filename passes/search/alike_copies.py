@@ -92,6 +92,7 @@ class ClassLimits:
         return [load for part in parts for load in self._loads(part)]
 
     def _of_phase(self, limits: Limits) -> Limits:
+        assert not limits.combining, "knots of classes are numbered anew"
         return replace(limits, needs=self._needs(limits), spell=self._spelled(limits.spell), _known={})
 
     def _spelled(self, spell: Callable[[Candidate, bool], SpmdProgram]) -> Callable[[Candidate, bool], SpmdProgram]:

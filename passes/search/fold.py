@@ -18,7 +18,7 @@ import numpy as np
 
 from ...ir.program import Carry, Stored
 from ..layouts.space import Array
-from .combinable import ALONE
+from .combinable import ALONE, Groups, find_knots
 from .graph import Graph, Port, Result, Tensor
 from .problem import Problem
 
@@ -358,17 +358,22 @@ class _Classes:
             return replace(own, source=port(own.source), uses=tuple(port(same[0]) for same in self.uses[t]))
 
         graph = Graph(tuple(problem.graph.nodes[n] for n in nodes), tuple(map(tensor, firsts)))
-        groups = None
-        if problem.groups is not None:
-            class_of = np.array([*self.group_of, ALONE])
-            latency = np.zeros(max(self.group_of, default=-1) + 1)
-            latency[self.group_of] = problem.groups.latency_s
-            every = (problem.groups.of[t] for t in firsts)
-            of = [None if own is None else class_of[own] for own in every]
-            groups = replace(problem.groups, latency_s=latency, of=of)
         prices = [problem.prices[n] for n in nodes]
         distances = [problem.distances[t] for t in firsts]
+        groups = None if problem.groups is None else self._groups(problem.groups, firsts)
         return Problem(graph, prices, distances, problem.settings, None, groups, problem.alike)
+
+    def _groups(self, groups: Groups, firsts: Sequence[int]) -> Groups:
+        """One of each class of groups, for the arcs of some tensors. Copies of a class are of several knots, one in
+        each block, and so knots are found anew: two classes are of one where a block has both on one value."""
+        class_of = np.array([*self.group_of, ALONE])
+        latency = np.zeros(max(self.group_of, default=-1) + 1)
+        latency[self.group_of] = groups.latency_s
+        of = [None if own is None else class_of[own] for own in (groups.of[t] for t in firsts)]
+        phase = {c: phase for c, (phase, _) in zip(self.group_of, groups.knot, strict=True)}
+        knot = find_knots([phase[c] for c in range(len(latency))], of)
+        kept = frozenset(knot[c] for c, own in zip(self.group_of, groups.knot, strict=True) if own in groups.kept)
+        return Groups(latency, of, knot, kept)
 
 
 def _mixture(count: Counter[int]) -> Mixture:

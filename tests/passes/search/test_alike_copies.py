@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from problems import drawn, problem_of
-from written_out import SIZES, written_out
+from written_out import SIZES, repeated, written_out
 
 from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware
@@ -97,6 +97,21 @@ def test_large_models_have_such_plans_which_run_as_the_model_does(monkeypatch: p
     assert compiled.checked is not None and compiled.checked.equal
     assert compiled.memory.total_bytes <= room
     assert 0 < compiled.plan.bound <= compiled.plan.price
+
+
+def test_where_axes_are_alike_and_collectives_may_be_one_they_cost_less_than_a_repeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That has its ends as all blocks are, and holds what goes round."""
+    text, mesh = written_out(["gated"] * 6, LARGE), Mesh.parse("2x2")
+    options = replace(Options(TPU), capacity_bytes=0.6 * free_bytes(text, "2x2"))
+    again = choose(parse(repeated("gated", 6, LARGE)), "main", mesh, options)
+    monkeypatch.setattr(search_module, "MOST_COLUMNS", 0)
+    monkeypatch.setattr(search_module, "_begun", None)  # all plans are not looked at
+    plan = choose(parse(text), "main", mesh, options)
+    [spmd] = insert(plan)
+    assert memory(spmd, TPU.lanes, TPU.fuses_products).total_bytes <= options.capacity_bytes
+    assert 0.9 * plan.price <= plan.bound <= plan.price < again.price
 
 
 def test_such_a_plan_is_known_where_all_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

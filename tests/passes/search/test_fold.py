@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from problems import problem_of
@@ -72,6 +73,25 @@ def test_plans_of_the_classes_are_plans_of_all(blocks: list[str], least: Callabl
         assert node.seconds[choice] == found.window.graph.nodes[stands].seconds[least(found)[stands]]
     ends = [tensor.ends(chosen) for tensor in problem.graph.tensors]
     assert all(root >= 0 for root, _ in ends)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["all combine", "the first block alone"])
+def test_knots_of_copies_are_one_knot_of_their_classes(alone: bool) -> None:
+    problem = problem_of(written_out(["gated"] * 6), "2x2")
+    every = problem.groups
+    assert every is not None and len(every.kept) == 6, "each block has one"
+    groups = every.only(frozenset({min(every.kept)})) if alone else every
+    found = fold(replace(problem, groups=groups), 0)
+    assert groups is not None and found is not None
+    own = found.window.groups
+    assert own is not None and len(own.knot) == len(own.latency_s) == len(found.group_copies)
+    stands = {knot: own.knot[c] for knot, c in zip(groups.knot, found.group_of, strict=True) if knot in groups.kept}
+    assert own.kept == set(stands.values()) and len(own.kept) == (1 if alone else 3), "the ends, and all between them"
+    assert all(knot[0] == name[0] for name, knot in stands.items())
+    for g, c in enumerate(found.group_of):
+        assert groups.knot[g] not in stands or own.knot[c] == stands[groups.knot[g]]
+    for of in own.of:
+        assert of is None or len({own.knot[g] for g in of[of >= 0]}) <= 1, "a value is in groups of one knot"
 
 
 @pytest.fixture

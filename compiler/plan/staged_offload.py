@@ -52,9 +52,11 @@ class _Pipelines(Family[Staged]):
     _fetching: dict[int, list[float]] = field(default_factory=dict, init=False)
 
     def planned(self, streamed: int, below: float) -> Staged:
-        """The pipeline of a program. Raises as `compile_staged` does."""
+        """The pipeline of a program. Raises as `compile_staged` does. While none is known each may take as much work as
+        the first: what that did in vain says little of those with more room."""
+        known = self.known if below < math.inf else replace(self.known, begun=None)
         given = self.phases, self.mesh, self.axis, replace(self.options, below=below), self.micro_batches
-        return compile_staged(self.streaming(streamed), *given, known=self.known)
+        return compile_staged(self.streaming(streamed), *given, known=known)
 
     def price(self, found: Staged) -> float:
         """Seconds of all calls of all phases."""

@@ -146,13 +146,14 @@ class Family(ABC, Generic[Found]):
             and not any(isinstance(one, NoPlan) for one in self.freer(k))
         ]
 
-    def next(self, most: float) -> tuple[float, float, int] | None:
+    def next(self, most: float, tired: bool) -> tuple[float, float, int] | None:
         """What the best count takes at the least that may take less than `most`, its rank, and which to plan to know
-        more of it.
+        more of it. `tired`: too few have been looked at for long, in vain.
 
         Too few layers do not fit: they are looked for from below, in growing steps and then by halves, for that too
         few do not fit is mostly said sooner than a plan is found that just does. Where some fit and more may be
-        quicker it is the most that may be: what it computes bounds all others.
+        quicker it is the most that may be: what it computes bounds all others. So it is where others were in vain: with
+        most room a plan is found soonest.
         """
         worth = [k for k in self.left() if self.expected_s(k) * (1 + WORTH) < most]
         if not worth:
@@ -163,9 +164,9 @@ class Family(ABC, Generic[Found]):
         above = [k for k in own if k > best and k not in refused]
         if refused and above:
             best = (best + min(above)) // 2
-        elif refused:
+        elif refused and not tired:
             best = min(best + 2 ** (len(refused) - 1) - 1, worth[-1])
-        elif own and not above:
+        elif not above and (own or tired):
             best = worth[-1]
         return least_s, rank, min(worth, key=lambda k: abs(k - best))
 
@@ -173,11 +174,16 @@ class Family(ABC, Generic[Found]):
         """What came of planning with so many layers streamed. Raises what is wrong whatever is streamed."""
         key = self.key(streamed)
         if key not in self.tried:
-            try:
-                self.tried[key] = self.planned(streamed, below)
-            except (NoPlan, HostFull, Cutoff) as error:
-                self.tried[key] = error
+            self.tried[key] = self._planned(streamed, below)
         return self.tried[key]
+
+    def _planned(self, streamed: int, below: float) -> Found | EsccError:
+        try:
+            return self.planned(streamed, below)
+        except Cutoff as cut:  # without a bound it says that none fits, but not why
+            return cut if cut.bound < math.inf else self._planned(streamed, math.inf)
+        except (NoPlan, HostFull) as error:
+            return error
 
 
 def is_infeasible(tried: object) -> bool:
@@ -187,25 +193,26 @@ def is_infeasible(tried: object) -> bool:
 
 def quickest(families: Sequence[Family[Found]], options: Options, below: float = math.inf) -> Quickest[Found]:
     """The quickest of all families, of equals that with the fewest layers streamed; of those that are found before
-    searches with such `options` have taken MOST_WORK, or MOST_TRIED in turn have found nothing quicker.
+    searches with such `options` have taken MOST_WORK since there was one, or MOST_TRIED in turn have found nothing
+    quicker. While none is known, and after MOST_IN_VAIN, those with most room are planned.
 
     Raises the InputError of the first family where none has a plan, with as much room as may be; or Cutoff where bounds
     show that all take `below` at the least.
     """
     best: Quickest[Found] | None = None
     work, effort, begun, vain = options.work, options.settings.effort, options.work.read, 0
-    while vain < MOST_TRIED and not work.beyond(
-        MOST_WORK * effort if best or below < math.inf else MOST_IN_VAIN, begun
-    ):
+    while vain < MOST_TRIED:
         most = below if best is None else min(below, best.price)
-        every = [(*turn, n) for n, one in enumerate(families) if (turn := one.next(most)) is not None]
-        if not every:
+        tired = work.beyond(MOST_WORK * effort if most < math.inf else MOST_IN_VAIN, begun)
+        every = [(*turn, n) for n, one in enumerate(families) if (turn := one.next(most, tired)) is not None]
+        if not every or (tired and most < math.inf):
             break
         *_, count, n = min(every)
         found = families[n].plan(count, most)
         vain += best is not None
         if not isinstance(found, EsccError):
             price = families[n].price(found)
+            begun = work.read if most == math.inf else begun  # what was in vain leaves the others as much as ever
             if best is None or (price, count) < (best.price, best.streamed):
                 best, vain = Quickest(found, families[n].kinds, count, price, 0.0), 0
     bound = min(one.least_s(k) for one in families for k in range(one.fewest, one.layers + 1))

@@ -87,6 +87,11 @@ class Options:
         """The bytes that a chip may hold."""
         return self.hardware.room_bytes if self.capacity_bytes is None else self.capacity_bytes
 
+    @property
+    def most_stored(self) -> float:
+        """The bytes of parameters and caches that a chip may hold."""
+        return min(self.capacity, self.stored_bytes)
+
 
 def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
     """The proven cheapest plan of one phase, or of several together; with `options.parts` on the mesh, or on it with
@@ -383,7 +388,7 @@ def _task(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> _Tas
         found = bar(found, [pin for pin in options.barred if pin.phase in (None, phase) and pin.value in known])
         if options.gathering:
             found = with_gathers(found, program, phase, mesh, options.hardware, options.gathering)
-        most = min(options.capacity, options.stored_bytes)
+        most = options.most_stored
         if least_bytes(found) > most:
             raise does_not_fit(found, mesh, options.hardware.name, most, most == options.hardware.hbm_bytes)
         return found

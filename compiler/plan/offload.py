@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -127,6 +127,9 @@ def compile_offloaded(
         raise fail("The model has no layers to stream: no block of it is repeated.", hint="leave out `--offload`")
     placed = program.on_host
     families = dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ())))
+    most = streaming(program, next(iter(families)), layers_of(program), ahead)
+    if max(least_stored_bytes(most, phase, mesh) for phase in phases) > options.most_stored:
+        below = math.inf  # that it fits nowhere says more than what it would take
     free: Compilation | None = None
     if not placed:
         roomy = replace(options, capacity_bytes=math.inf, stored_bytes=math.inf, below=below)
@@ -181,7 +184,7 @@ class _Plans(Family[Compilation]):
         return min(self.layers, bisect_left(range(self.layers + 1), True, key=self._may_hold))
 
     def _may_hold(self, count: int) -> bool:
-        return self._stored_bytes(count) <= min(self.options.capacity, self.options.stored_bytes)
+        return self._stored_bytes(count) <= self.options.most_stored
 
     def _stored_bytes(self, count: int) -> float:
         """What a chip stores at the least with so many layers streamed."""
@@ -314,9 +317,10 @@ def most_sequences(
     program: Program, step: int, planned: Callable[[Program, float], tuple[Found, float]]
 ) -> tuple[Batched[Found], ...]:
     """The batches that were tried for the most sequences a second, that with the most of them first: of `step`
-    sequences, then doubled up to where one does not fit, or MOST_WORSE in turn have fewer a second; and halfway between
-    one that does not fit and the last that does, to a sixteenth. `planned`: what comes of a program if that takes less
-    than some seconds, and the seconds of all calls.
+    sequences, then doubled up to where one does not fit, or MOST_WORSE in turn have fewer a second; then halfway
+    between one that does not fit and the last that does, and between the best and the nearest that were tried on both
+    sides, to a sixteenth: above it some may fit without streams, and below it where it streams. `planned`: what comes
+    of a program if that takes less than some seconds, and the seconds of all calls.
 
     Raises InputError as `planned` does where `step` sequences do not fit.
     """
@@ -345,7 +349,18 @@ def most_sequences(
     while high - low > max(step, low // 16) and found[high].found is None and not found[high].beaten:
         middle = (low + high) // 2 // step * step
         low, high = (middle, high) if tried(middle) else (low, middle)
+    while (beside := _widest_beside(best, found, step)) is not None:
+        tried(sum(beside) // 2 // step * step)
     return tuple(sorted(found.values(), key=lambda one: (-one.sequences_per_s, one.batch)))
+
+
+def _widest_beside(best: int, tried: Collection[int], step: int) -> tuple[int, int] | None:
+    """The best batch and the nearest that was tried above or below it, whichever is farther; None where both are as
+    near as `step`, or a sixteenth."""
+    above = [(best, batch) for batch in sorted(tried) if batch > best][:1]
+    below = [(batch, best) for batch in sorted(tried) if batch < best][-1:]
+    low, high = max((*above, *below), key=lambda pair: pair[1] - pair[0], default=(best, best))
+    return (low, high) if high - low > max(step, best // 16) else None
 
 
 def on_meshes(

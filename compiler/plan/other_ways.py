@@ -61,7 +61,7 @@ def _fits(program: Program, phases: Sequence[str], mesh: Mesh, options: Options,
     parts = [one.program for one in divide(program, [each + (n < more) for n in range(stages)])]
     for phase in phases:
         stored = max(least_stored_bytes(part, phase, mesh) for part in parts)
-        if stored > min(options.capacity, options.stored_bytes):
+        if stored > options.most_stored:
             return False
         live = max(least_live_bytes(layer, phase, mesh, options) for _, layer in layer_programs(program))
         if stored + live > options.capacity:

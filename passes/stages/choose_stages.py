@@ -129,8 +129,9 @@ class _Looks:
     stages, then of the stages as they would be by themselves; and of what has to come from the host. The one with the
     least is looked at more closely, until that is a pipeline; the first whose stages are known is made one at once, for
     others to be measured by. Ways that store too much, whatever the layouts, are not looked at, but for one that says
-    so if all of them do. `computing`: what each way to divide batches takes at the least if nothing waits for the host;
-    `divided`: what each division of its layers takes. `closed`: the least bound of what is not looked at any more.
+    so if all of them do, whatever it takes. `computing`: what each way to divide batches takes at the least if nothing
+    waits for the host; `divided`: what each division of its layers takes. `closed`: the least bound of what is not
+    looked at any more.
     """
 
     search: _Search
@@ -145,8 +146,10 @@ class _Looks:
 
     def __post_init__(self) -> None:
         search, splits = self.search, self.splits
+        some = [n for n, split in enumerate(splits) if search.may_hold(split)]
+        if not some:
+            some, self.below = [0], math.inf
         search.something = self.below < math.inf
-        some = [n for n, split in enumerate(splits) if search.may_hold(split)] or [0]
         self.fetching = [search.fetching_s(split) for split in splits]
         self.computing = [search.computing_s(split) if n in some else math.inf for n, split in enumerate(splits)]
         self.divided = [{} for _ in splits]

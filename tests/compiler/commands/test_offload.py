@@ -236,9 +236,23 @@ def batches_with(rates: dict[int, float | None]) -> tuple[list[tuple[int, float]
 
 
 def test_batches_are_asked_for_below_what_the_best_would_take():
-    asked, found = batches_with({4: 1.0, 8: 2.0, 16: 1.5, 32: 1.2, 64: 9.0})
-    assert asked == [(4, math.inf), (8, 8.0), (16, 8.0), (32, 16.0)]
-    assert found == [(8, True, False), (4, True, False), (16, False, True), (32, False, True)]
+    asked, found = batches_with({4: 1.0, 8: 2.0, 12: 1.8, 16: 1.5, 32: 1.2, 64: 9.0})
+    assert asked == [(4, math.inf), (8, 8.0), (16, 8.0), (32, 16.0), (12, 6.0)]
+    assert found == [(8, True, False), (4, True, False), (12, False, True), (16, False, True), (32, False, True)]
+
+
+@pytest.mark.parametrize("best", [20, 24, 36, 44, 60])
+@pytest.mark.parametrize("larger", [0.5, None])
+def test_the_best_batch_is_looked_for_on_both_sides_of_the_best_that_was_doubled(best: int, larger: float | None):
+    """More sequences a second up to it, and of larger ones few, or they do not fit."""
+    rates = {n: n if n <= best else larger and larger * best * (1 - n / 1000) for n in range(4, 300, 4)}
+    _, found = batches_with(rates)
+    assert found[0] == (best, True, False)
+
+
+def test_a_batch_is_halfway_to_the_next_to_a_sixteenth():
+    asked, _ = batches_with({n: max(1.0, min(n, 600 - n)) for n in range(4, 3000, 4)})
+    assert [batch for batch, _ in asked[9:]] == [384, 320, 352, 288, 304]
 
 
 def test_the_largest_batch_is_looked_for_between_one_that_fits_and_one_that_does_not():

@@ -24,7 +24,7 @@ from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
 from escc.passes.choose import Options
-from escc.passes.plan import NoPlan
+from escc.passes.plan import Cutoff, NoPlan
 from escc.passes.stages.divide import layers_of, turns
 
 FILES = Path(__file__).parents[3] / "examples" / "hardware"
@@ -158,8 +158,18 @@ def test_the_best_batch_is_the_best_of_those_that_fit():
     fit = [one for one in tried if one.found is not None]
     assert fit and len(fit) < len(tried)
     assert tried[0].sequences_per_s == max(one.sequences_per_s for one in fit)
-    assert max(one.batch for one in fit) < min(one.batch for one in tried if one.found is None)
+    beaten = [one for one in tried if one.beaten]
+    assert max(one.batch for one in fit) < min(one.batch for one in tried if one not in fit and one not in beaten)
+    assert all(one.batch / one.least <= tried[0].sequences_per_s for one in beaten)
     assert all(one.batch % mesh.chips == 0 for one in tried)
+
+
+def test_of_what_fits_nowhere_it_is_not_said_that_it_is_slow():
+    given = parse(TINY_DECODER), ["decode"], Mesh.parse("1")
+    with pytest.raises(NoPlan):
+        compile_offloaded(*given, Options(TINY_CHIP, capacity_bytes=1e4), Offload.AUTO, below=1e-9)
+    with pytest.raises(Cutoff):
+        compile_offloaded(*given, Options(TINY_CHIP), Offload.AUTO, below=1e-9)
 
 
 def test_what_cannot_be_streamed_is_refused():

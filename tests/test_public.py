@@ -129,9 +129,10 @@ def test_stages_and_streams_are_options_of_compile(tmp_path: Path) -> None:
             escc.compile(model, "1", "h100", phases="decode", offload="auto", ahead=ahead)
         with pytest.raises(escc.InputError, match=f"`ahead` is {ahead}."):
             escc.sweep("palm-8b", 4, 4, "h100", offload="auto", ahead=ahead)
-    for wrong in ({"skew": 2}, {"capacity": 1.25}):
-        with pytest.raises(escc.InputError, match="and the model chooses none"):
-            escc.compile(model, "1", "h100", **wrong)  # type: ignore[call-overload]
+    with pytest.raises(escc.InputError, match=r"A skew is .* and the model chooses none"):
+        escc.compile(model, "1", "h100", skew=2)
+    with pytest.raises(escc.InputError, match=r"A capacity is .* and the model chooses none"):
+        escc.compile(model, "1", "h100", capacity=1.25)
     chip = replace(escc.Hardware.load("h100"), hbm_bytes=190e3, host=Host(1e9, 1e11, 1e10, 8))
     streamed = escc.compile(model, "1", chip, phases="decode", offload="auto", ahead=0)
     assert streamed.offloaded is not None and 0 < streamed.offloaded.streamed <= streamed.offloaded.layers

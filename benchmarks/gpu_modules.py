@@ -19,7 +19,7 @@ from tpu_modules import copied_cell, first_cells, report
 from escc.compiler.jax.gpu import check_gpu
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
-from escc.ir.choices import with_capacity
+from escc.ir.choices import chooses, with_capacity
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
@@ -78,7 +78,8 @@ def cases() -> Iterator[Case]:
 def row(case: Case) -> str:
     """A case as a line of the table."""
     sizes = {"B": case.batch, "M": CONTEXT} | ({"L": CONTEXT} if case.phase == PREFILL[0] else {})
-    program = with_capacity(load(case.model, sizes, phase=case.phase), Fraction(1))
+    program = load(case.model, sizes, phase=case.phase)
+    program = with_capacity(program, Fraction(1)) if chooses(program) else program
     one = compile_phase(program, case.phase, Mesh.parse(case.mesh), Options(Hardware.load(CHIP)))
     try:
         found = check_gpu(one)

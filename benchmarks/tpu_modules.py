@@ -27,7 +27,7 @@ from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
 from escc.cost.platform import Platform
-from escc.ir.choices import with_capacity
+from escc.ir.choices import chooses, with_capacity
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
@@ -108,7 +108,8 @@ def planned(case: Case) -> CompiledPhase:
     """The plan of a case. Raises InputError where the slice does not hold it."""
     file = ROOT / "examples" / f"{case.model}.esti"
     pins = [ROOT / "examples" / "pins" / f"{case.pins}.pins"] if case.pins else []
-    program = with_capacity(load(file if file.exists() else Path(case.model), None, pins), Fraction(1))
+    program = load(file if file.exists() else Path(case.model), None, pins)
+    program = with_capacity(program, Fraction(1)) if chooses(program) else program
     hardware = Hardware.of_paper(case.chip) if pins else Hardware.load(case.chip)
     return compile_phase(program, case.phase, Mesh.parse(case.chips), Options(hardware, overlap=case.overlap))
 

@@ -205,8 +205,10 @@ class _Plans(Family[Compilation]):
 
     def rank(self, streamed: int) -> float:
         """Where there is room for the quickest plan of all the fewest layers come first; where there is none the most,
-        which leave most room."""
-        return streamed if self._free_fits(streamed) else 2 * self.layers - streamed
+        which leave most room, and once something is known none, for which nothing waits."""
+        if self._free_fits(streamed) or (not streamed and self.tried):
+            return streamed
+        return 2 * self.layers - streamed
 
     def _free_fits(self, streamed: int) -> bool:
         """Whether the plans for any room have it with so many layers streamed."""

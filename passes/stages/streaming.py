@@ -22,7 +22,7 @@ from ...cost.streams import least_stored_bytes
 from ...ir.dataflow import appends
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Pin, PinKind, Program, stored_in
+from ...ir.program import Kind, Pin, PinKind, Program, Stored, stored_in
 from ..choose import Options, choose
 from ..lower.insert import insert
 from ..plan import Cutoff, NoPlan, Outcome, Plan
@@ -62,13 +62,14 @@ def _others(
     program: Program, phases: Sequence[str], mesh: Mesh, options: Options, quicker: Callable[[float], bool]
 ) -> Iterator[Plan]:
     """Plans that gather less: that which stores the least, and of one phase those that are cheapest by weighted means,
-    if so many seconds are `quicker` than what is known."""
+    in which parameters count, if so many seconds are `quicker` than what is known."""
     least = max(least_stored_bytes(program, phase, mesh) for phase in phases) * (1 + ROUNDING)
     given = replace(options, stored_bytes=min(least, options.stored_bytes))
     with suppress(NoPlan, Cutoff):
         yield choose(program, phases, mesh, given)
     low, high = 0.0, 1.0  # of the mean what is computed: chips wait by the plan of the one, and do not by the other's
-    for _ in range(MEANS if len(phases) == 1 else 0):
+    weighed = len(phases) == 1 and any(_streamed_parameters(program))
+    for _ in range(MEANS if weighed else 0):
         share = START if (low, high) == (0.0, 1.0) else (low + high) / 2
         try:
             mean = replace(options, gathering=(1 - share) / share, below=math.inf)
@@ -84,12 +85,19 @@ def _others(
 
 def _streamed_pins(program: Program, stored: Mapping[str, Layout]) -> Iterator[Pin]:
     """The layouts in which parameters that are streamed are stored."""
-    table, written = program.table(), appends(program)
+    table = program.table()
+    for one in _streamed_parameters(program):
+        layout = stored[one.value]
+        text = f"{one.value}: {format_layout(table[one.value].dims, layout)}"
+        yield Pin(PinKind.STORED, one.value, None, layout, text)
+
+
+def _streamed_parameters(program: Program) -> Iterator[Stored]:
+    """What is streamed and never written."""
+    written = appends(program)
     for one in stored_in(program.body, Kind.PARAM):
         if one.streamed is not None and one.value not in written:
-            layout = stored[one.value]
-            text = f"{one.value}: {format_layout(table[one.value].dims, layout)}"
-            yield Pin(PinKind.STORED, one.value, None, layout, text)
+            yield one
 
 
 def least_mean_s(

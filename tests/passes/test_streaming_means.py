@@ -1,6 +1,7 @@
 """Means of what layers compute and of what comes for them: what they bound, and the plans that they find."""
 
 import math
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -76,3 +77,22 @@ def test_layouts_between_those_that_compute_quickest_and_those_that_store_least_
     assert plan.price + waiting_s == pytest.approx(takes_s(plan, hardware))
     assert plan.price + waiting_s < 0.95 * min(takes_s(quickest, hardware), takes_s(fullest, hardware))
     assert plan.bound == quickest.bound < plan.price < math.inf
+
+
+def test_means_are_looked_at_only_where_parameters_come(monkeypatch: pytest.MonkeyPatch):
+    """They weigh what gathers of parameters take: of caches alone that come, all would be one plan."""
+    streams, looked = sys.modules[choose_streaming.__module__], []
+
+    def counted(program, phases, mesh, options):
+        looked.append(options.gathering)
+        return choose(program, phases, mesh, options)
+
+    monkeypatch.setattr(streams, "choose", counted)
+    host = Host(dram_bytes=1e12, dram_bytes_per_s=1e13, link_bytes_per_s=1e10, host_chips=2)
+    hardware, mesh = replace(Hardware.load("h100"), host=host), Mesh.parse("2")
+    model = load("palm-8b", {"B": 1, "M": 2048}, phase="decode")
+    for kinds, weighed in (({Kind.CACHE}, False), ({Kind.PARAM}, True)):
+        looked.clear()
+        _, [waiting_s] = choose_streaming(streaming(model, kinds, 32, 1), ["decode"], mesh, Options(hardware))
+        assert len(looked) >= 2 and waiting_s > 0
+        assert any(looked) == weighed

@@ -48,7 +48,7 @@ class Chosen:
         return "/".join((self.mask, *(str(at) for at, _ in self.merged)))
 
     def share(self, size: Callable[[str], Any]) -> Any:
-        """The share of the entries that is kept, `size` being that of a dim.
+        """The share of the entries that is kept, `size` being that of a dim: all, of a mean size that is below `keep`.
 
         Of blocks of b entries each it is the chance that some of b is among the k that were picked evenly of n, without
         one being picked twice: 1 - C(n - b, k) / C(n, k), the complement of a hypergeometric chance. Where groups were
@@ -56,7 +56,7 @@ class Chosen:
         """
         entries = math.prod((size(d) for d in self.over), start=1)
         if not self.merged:
-            return self.keep / entries
+            return _at_most(self.keep / entries)
         block = math.prod((size(d) for _, d in self.merged), start=1)
         groups = math.prod((size(d) for d in self.groups), start=1)
         among = self.kept_groups / groups if self.groups else 1
@@ -116,7 +116,12 @@ def held_share(chosen: Collection[Chosen], size: Callable[[str], Any]) -> Any:
 def _room(share: Any, capacity: Fraction | None) -> Any:
     if capacity is None:
         return share
-    return min(share * capacity, 1) if isinstance(share, int | float | Fraction) else share * capacity
+    return _at_most(share * capacity)
+
+
+def _at_most(share: Any) -> Any:
+    """A share, of numbers 1 at the most; formulas are of sizes where it is no more."""
+    return min(share, 1) if isinstance(share, int | float | Fraction) else share
 
 
 KEEP_ZERO = {"negate", "abs", "sqrt", "tanh", "erf", "relu", "silu", "gelu", "gelu_exact", "sin", "floor"}

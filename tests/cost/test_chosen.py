@@ -13,6 +13,7 @@ from escc.cost.hardware import Hardware
 from escc.cost.memory import points, points_without_blocks
 from escc.cost.ops import model_flops
 from escc.ir.choices import with_capacity, with_skew
+from escc.ir.chosen import Chosen
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
@@ -117,6 +118,11 @@ def test_a_matrix_of_codes_is_decoded_before_it_multiplies_rows(scale: str, grou
     if grouped:
         wanted["u"]["Wi (in groups)"] = wanted["v"]["Wg (in groups)"] = size
     assert {step: held for step, held in every[0].items() if held} == wanted  # products with a mask in f32 are in f32
+
+
+@pytest.mark.parametrize(("size", "share"), [(16, Fraction(1, 2)), (8, 1), (6, 1)])
+def test_no_more_is_kept_than_there_is_at_a_mean_size(size: int, share: Fraction) -> None:
+    assert Chosen("m", ("M",), ("B",), 8).share(lambda dim: Fraction(size)) == share
 
 
 def test_flops_are_those_of_what_is_kept() -> None:

@@ -171,6 +171,14 @@ def _refuse_beside_stop(context: typer.Context, pads: Sequence[str], meshes: Seq
         raise fail(f"`{model.on_host[0]}` is placed with the host, and `--stop-after` shows no streams.", hint=hint)
 
 
+def _refuse_detail(context: typer.Context, emit: Emit) -> None:
+    """Raise InputError for an option that says how much a plan as text tells, where none is written."""
+    for name in ("program", "verbose"):
+        if emit is not Emit.TEXT and (option := opt.option_given(context, name)) is not None:
+            hint = f"leave out `{option}`, or `--emit {emit}`"
+            raise fail(f"`{option}` is of the plan as text, and `--emit {emit}` writes none.", hint=hint)
+
+
 def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip: Hardware) -> None:
     """Raise InputError, before anything is planned, where the TPU's compiler could not check what is written."""
     if emit is not Emit.JAX:
@@ -288,6 +296,7 @@ def compile_command(
         return
     if on_tpu:
         _refuse_on_tpu(emit, stages, meshes, chip)
+    _refuse_detail(context, emit)
     opt.refuse_idle_force(force, folder is not None, "name a folder by `-o DIR`")
     detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or folder is not None else Detail.SUMMARY
     made = _made_of(path_of(file), model) if emit is Emit.JAX else None

@@ -25,7 +25,8 @@ from escc.compiler.text.terminal import time_text
 from escc.cost.hardware import Hardware, load_engine
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
+from escc.passes.options import Options
 from escc.passes.plan import relative_gap
 from escc.passes.stages.choose_stages import choose_stages
 from escc.passes.stages.divide import layers_of

@@ -18,7 +18,7 @@ from escc.compiler.report.compare import Turn, compare
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MESH = Mesh.parse("4x4x4")

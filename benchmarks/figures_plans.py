@@ -22,8 +22,8 @@ from escc.ir.layout import Layout, format_layout
 from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Einsum, Kind, Pin, PinKind, Program, walk
 from escc.ir.spmd import SpmdProgram
-from escc.passes.choose import Options
 from escc.passes.expansion.orders import in_order
+from escc.passes.options import Options
 
 Programs = Mapping[Step, SpmdProgram]
 

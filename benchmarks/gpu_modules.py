@@ -22,7 +22,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.choices import chooses, with_capacity
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 TABLE = Path(__file__).resolve().parent / "gpu_modules.md"
 CHIP, CONTEXT = "h100", 2048

@@ -27,7 +27,7 @@ from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "jax_bytes.md"

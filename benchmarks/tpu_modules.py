@@ -30,7 +30,7 @@ from escc.cost.platform import Platform
 from escc.ir.choices import chooses, with_capacity
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "tpu_modules.md"

@@ -1,7 +1,6 @@
 """The choice: the cheapest layouts and collectives of a program on a mesh, proven so.
 
-One phase is planned, or several together. A plan is read off as layouts and trees of collectives,
-which are then recomputed exactly over every collective there is, fewest first among the cheapest.
+One phase is planned, or several together, in each of the ways that a program may be written.
 """
 
 from __future__ import annotations
@@ -12,85 +11,27 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..cost.estimate import estimate
-from ..cost.hardware import Hardware
 from ..cost.network import Network
-from ..cost.stages import NO_PASSING, Passing
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
-from ..ir.program import Phase, Pin, Program
+from ..ir.program import Program
 from .expansion.combinations import Combinations
 from .expansion.once import sent_once
 from .expansion.orders import Orders
-from .ilp.solver import Settings
 from .layouts.mesh_order import mesh_order
-from .layouts.space import Order
-from .layouts.strategies import live_axes
 from .lower.insert import insert
-from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing, Work
-from .reader import Reader
-from .search.exact import Prover
-from .search.extract_plan import least_bytes
-from .search.gathered import with_gathers
-from .search.graph import Graph, build_graph
-from .search.join_phases import for_each, join_phases
-from .search.limits import does_not_fit, live_do_not_fit
+from .options import Options
+from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
-from .search.pinning import apply_pins, bar, pins_leave_nothing
-from .search.prices import Moves, all_moves
-from .search.problem import Problem
-from .search.search import least_price, search
-from .search.steiner import Distances
-from .search.symmetry import representatives, with_plainest_axes
+from .search.search import least_price
+from .task import Task, planned, task_of
 
-Floats = NDArray[np.float64]
 LEAST_EXCHANGED = 0.01  # of the time of a plan that sends what is chosen, for which sending it otherwise is planned
 LEAST_SAVED = 0.01  # of a price: by so much bounds must be lower for what they bound to be planned all the same
 MOST_ORDERS, MOST_OF_LARGE = 16, 8  # combinations of orders of products, each of which is a whole plan
 MOST_BOUNDED = 64  # combinations of which the others are bounded one by one
 LARGE = 10_000  # columns of a problem of which few combinations are planned, and no others bounded
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to minimise, on which hardware, within which memory.
-
-    `capacity_bytes` bounds what a chip holds at any program point: what is stored, live values and
-    gathered copies; None takes the hardware's. `stored_bytes` bounds parameters and caches alone.
-    `pins` hold beside those of the program, and values lie in none of the layouts `barred`. `overlap`: whether steps of
-    the program that is made of the plan are put into loops; the choice does not count on what they hide. `below`: only
-    plans that cost less are looked for. `passing`: what a stage of a pipeline pays for results that it hands to the
-    next one. `parts`: whether axes may be split in parts. `work`: what searches that are made with these add to.
-    `gathering`: how much of it counts, of one phase, that chips gather of what they fetched parts of from their host;
-    what is planned with that is priced otherwise than it is run.
-    """
-
-    hardware: Hardware
-    objective: Objective = Objective.TIME
-    capacity_bytes: float | None = None
-    stored_bytes: float = math.inf
-    pins: tuple[Pin, ...] = ()
-    barred: tuple[Pin, ...] = ()
-    settings: Settings = field(default_factory=Settings)
-    overlap: bool = False
-    below: float = math.inf
-    passing: Passing = NO_PASSING
-    parts: bool = False
-    work: Work = field(default_factory=Work, compare=False)
-    gathering: float = 0.0
-
-    @property
-    def capacity(self) -> float:
-        """The bytes that a chip may hold."""
-        return self.hardware.room_bytes if self.capacity_bytes is None else self.capacity_bytes
-
-    @property
-    def most_stored(self) -> float:
-        """The bytes of parameters and caches that a chip may hold."""
-        return min(self.capacity, self.stored_bytes)
 
 
 def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
@@ -223,7 +164,7 @@ class _Trials:
     orders_left: int = 0
     build_s: float = 0.0
     solve_s: float = 0.0
-    _tasks: dict[tuple[int, ...], _Task] = field(default_factory=dict)
+    _tasks: dict[tuple[int, ...], Task] = field(default_factory=dict)
     _tried: dict[tuple[int, ...], Mapping[str, Program]] = field(default_factory=dict)
     _once: dict[int, tuple[Program, Program | None]] = field(default_factory=dict)
 
@@ -235,12 +176,12 @@ class _Trials:
         """Whether each phase may run what it has in `others`."""
         return all(self.may_be(other, first[name]) for name, other in others.items())
 
-    def _task(self, programs: Mapping[str, Program]) -> _Task:
+    def _task(self, programs: Mapping[str, Program]) -> Task:
         """What there is to search, made once."""
         key = _key(programs)
         if key not in self._tasks:
             started = time.perf_counter()
-            self._tasks[key] = _task(programs, self.mesh, self.options)
+            self._tasks[key] = task_of(programs, self.mesh, self.options)
             self.build_s += time.perf_counter() - started
         return self._tasks[key]
 
@@ -296,7 +237,7 @@ class _Trials:
         try:
             task = self._task(programs)
             self.columns = max(self.columns, task.problem.columns)
-            found = _planned(task, below)
+            found = planned(task, below)
         except (InputError, Cutoff) as error:
             self.refused = self.refused or error
             if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:  # there may be one all the same
@@ -353,132 +294,3 @@ def _key(programs: Mapping[str, Program]) -> tuple[int, ...]:
 def _left_open(cutoff: Cutoff, below: float, options: Options) -> bool:
     """Whether a search that found no plan `below` a price has not shown either that there is none."""
     return not cutoff.in_mesh_order and cutoff.bound < below * (1 - 2 * options.settings.gap)
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What there is to search for phases, each of which runs its own program. `order`: that in which axes stand, where
-    no other is looked at. `alike`: axes that plans may rename."""
-
-    programs: Mapping[str, Program]
-    phases: Sequence[Phase]
-    mesh: Mesh
-    options: Options
-    order: Order | None
-    alike: Sequence[Sequence[str]]
-    moves: Moves
-    problem: Problem
-
-
-def _task(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> _Task:
-    """What there is to search. Raises InputError where a pin cannot hold, and where what is stored does not fit."""
-    bound = [program.phase(name) for name, program in programs.items()]
-    network = Network(options.hardware, mesh)
-    pins = [pin for program in programs.values() for pin in (*program.pins, *options.pins)]
-    alike = alike_axes(network, [*pins, *options.barred])
-    order = mesh_order(programs, mesh, alike, (pin.layout for pin in pins))
-
-    def graph_of(phase: str) -> Graph:
-        program = programs[phase]
-        found = build_graph(program, phase, mesh, options.hardware, options.passing, order)
-        known = program.table()
-        pins = (pin for pin in (*program.pins, *options.pins) if pin.phase in (None, phase))
-        held = [pin for pin in pins if pin.value in known]
-        found = apply_pins(found, held, dict(program.phase(phase).sizes), mesh)
-        found = bar(found, [pin for pin in options.barred if pin.phase in (None, phase) and pin.value in known])
-        if options.gathering:
-            found = with_gathers(found, program, phase, mesh, options.hardware, options.gathering)
-        most = options.most_stored
-        if least_bytes(found) > most:
-            raise does_not_fit(found, mesh, options.hardware.name, most, most == options.hardware.hbm_bytes)
-        return found
-
-    graphs = for_each([p.name for p in bound], graph_of)
-    graph = join_phases(graphs, bound)
-    moves = all_moves(programs, graph, network)
-    problem = _problem(graph, moves, network, [] if order else alike, options)
-    return _Task(programs, bound, mesh, options, order, alike, moves, problem)
-
-
-def _planned(task: _Task, below: float) -> Plan:
-    """The proven cheapest plan of those that cost less than `below`. Raises as `choose_on` does."""
-    started = time.perf_counter()
-    options = task.options
-    prover = Prover(task.problem)
-    reader = Reader(
-        task.programs,
-        task.phases,
-        task.mesh,
-        task.moves,
-        task.problem,
-        options.hardware,
-        options.objective,
-        capacity_bytes=options.capacity,
-        stored_bytes=options.stored_bytes,
-    )
-    limits = reader.limits()
-    try:
-        found = search(task.problem, limits, prover, below, reader.sides)
-    except Cutoff as beaten:
-        if below < math.inf:
-            if task.order is None:
-                raise
-            raise Cutoff(0.0, in_mesh_order=True) from None
-        if limits is None or task.problem.settled.bound() == math.inf:
-            pins = [pin for program in task.programs.values() for pin in (*program.pins, *options.pins)]
-            raise pins_leave_nothing(task.problem.graph, task.moves.arcs, pins) from None
-        assert limits is not None, "without limits there is a plan"
-        proven = beaten.bound == math.inf and task.order is None
-        raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven) from None
-    finally:
-        options.work.add(prover.read, task.problem.columns)
-    apart = limits is not None and not limits.fits(found, apart=False)
-    plan = reader.plan(found, apart)
-    total = time.perf_counter() - started
-    timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
-    return replace(timed, in_mesh_order=True) if task.order else with_plainest_axes(timed, task.alike)
-
-
-def _problem(graph: Graph, moves: Moves, network: Network, alike: Sequence[Sequence[str]], options: Options) -> Problem:
-    """The graph with its prices under the objective. `alike`: axes that plans may rename."""
-    kept = moves.needed(graph)
-    known: dict[tuple[int, int, bytes], Distances] = {}
-    distances: list[Distances | None] = []
-    for arcs, some, seconds in zip(moves.arcs, kept, moves.seconds, strict=True):
-        if arcs is None or some is None:
-            distances.append(None)
-            continue
-        key = id(arcs), id(some), seconds.tobytes()
-        if key not in known:
-            known[key] = Distances(arcs.take(some), seconds[some])
-        distances.append(known[key])
-    if options.objective is Objective.COMMUNICATION:
-        # Of plans that send the same the one that computes least is taken.
-        nodes = tuple(replace(n, rank=0.5 * n.rank + 0.5 * _share(n.seconds)) for n in graph.nodes)
-        graph = replace(graph, nodes=nodes)
-        prices = [np.zeros(len(n.seconds)) for n in graph.nodes]
-    else:
-        prices = [n.seconds for n in graph.nodes]
-    positions = _positions(network.mesh, alike)
-    groups = None if moves.groups is None else moves.groups.take(kept)
-    standing = representatives(graph, positions)
-    return Problem(graph, prices, distances, options.settings, standing, groups, positions)
-
-
-def _share(numbers: Floats) -> Floats:
-    return np.asarray(numbers / (numbers.max(initial=0.0) or 1.0))
-
-
-def alike_axes(network: Network, pins: Sequence[Pin]) -> list[list[str]]:
-    """Groups of axes that a plan may rename: of one class, and named by no pin."""
-    named = {a for pin in pins for axes in (*pin.layout.dims, pin.layout.partial) for a in axes}
-    groups: dict[object, list[str]] = {}
-    for name, _ in live_axes(network.mesh):
-        if name not in named:
-            groups.setdefault(network.axis_class(name), []).append(name)
-    return list(groups.values())
-
-
-def _positions(mesh: Mesh, groups: Sequence[Sequence[str]]) -> list[list[int]]:
-    names = [name for name, _ in live_axes(mesh)]
-    return [[names.index(name) for name in group] for group in groups]

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..ir.mesh import Mesh
 from ..ir.program import Program
-from .choose import Options
 from .expansion.once import sent_once
 from .expansion.orders import Orders
 from .layouts.space import Mask
+from .options import Options
 from .search.derive_memory_bounds import needs
 from .search.graph import build_graph
 from .search.memory_bounds import MemoryBounds

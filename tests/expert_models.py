@@ -14,7 +14,7 @@ from escc.ir.choices import with_capacity
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 SIZES = {"B": 48, "E": 24, "F": 48, "S": 24, "N": 24, "Y": 4, "X": 24}
 MESHES = ("1", "2", "4", "2x2", "3x2", "2x4", "2x2x2")

@@ -14,9 +14,10 @@ from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.ilp.solver import Settings
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Plan
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.graph import build_graph

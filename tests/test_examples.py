@@ -20,7 +20,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read_spmd import parse_spmd
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).with_name("golden") / "plans"

@@ -24,13 +24,13 @@ from escc.ir.text import read as parser
 from escc.ir.text import tokens
 from escc.ir.text.pins import parse_pins, parse_places
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion import blocks, body, dims
 from escc.passes.expansion.body import FLOATS
 from escc.passes.expansion.declared import QUANTISED
 from escc.passes.expansion.expand import expand
 from escc.passes.expansion.functions import FUNCTIONS, KEYWORD_VALUES, OTHERWISE, Entry, Otherwise, entries, otherwise
 from escc.passes.expansion.keywords import KEYWORDS
+from escc.passes.options import Options
 
 ROOT = Path(__file__).parent.parent
 PATH = ROOT / "docs" / "language.md"

@@ -17,7 +17,7 @@ from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.hardware import parameter_count
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 FOLDER = Path(__file__).parents[1] / "examples" / "deepspeed-moe"
 

@@ -19,7 +19,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..plan.pipeline import compile_phase, load
 from ..plan.shapes import slice_shapes
 from ..text.processes import in_processes

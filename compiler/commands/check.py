@@ -23,7 +23,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...ir.text.read_spmd import parse_spmd
 from ...ir.verify.verify import verify
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..jax.check import check_jax, jax_check_text, require_jax
 from ..jax.gpu import check_gpu
 from ..jax.module_text import module_check_data, module_check_text

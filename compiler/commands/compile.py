@@ -16,9 +16,10 @@ from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options, choose
+from ...passes.choose import choose
 from ...passes.expansion.dims import MAX_SIZE
 from ...passes.ilp.solver import Settings
+from ...passes.options import Options
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases, load, select_phases

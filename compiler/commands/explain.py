@@ -20,7 +20,7 @@ from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Pin
 from ...ir.text.pins import merge_pins
-from ...passes.choose import Options
+from ...passes.options import Options
 from ...passes.plan import Objective
 from ..plan.compiled import CompiledPhase
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases

@@ -12,7 +12,7 @@ import typer
 from ...ir.choices import with_capacity
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
 from ..plan.way import Offload, ahead_of

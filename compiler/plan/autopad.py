@@ -14,7 +14,7 @@ from itertools import combinations
 from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..text.terminal import table
 from .pipeline import compile_phases
 

@@ -25,7 +25,7 @@ from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Op, Program, Region, Repeat, stored_in
 from ...passes.batches.pipeline import balance
-from ...passes.choose import Options
+from ...passes.options import Options
 from ...passes.plan import NoPlan
 from ...passes.stages.divide import layers_of
 from .compiled import CompiledPhase

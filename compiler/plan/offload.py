@@ -21,7 +21,8 @@ from ...ir.diagnostics import EsccError, InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
 from ...ir.streams import copies_held
-from ...passes.choose import Options, choose
+from ...passes.choose import choose
+from ...passes.options import Options
 from ...passes.plan import Cutoff, Objective, relative_gap
 from ...passes.stages.divide import layers_of, without_layers
 from ...passes.stages.plan_stages import MOST_LEFT, STREAMED_NEAR

@@ -9,8 +9,8 @@ from dataclasses import replace
 from ...cost.streams import least_stored_bytes
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
-from ...passes.choose import Options
 from ...passes.least_held import least_live_bytes
+from ...passes.options import Options
 from ...passes.plan import NoPlan
 from ...passes.stages.divide import divide, layer_programs, layers_of
 from .streamed_layers import streaming

@@ -27,11 +27,12 @@ from ...ir.text.pins import merge_pins, parse_pins, parse_places
 from ...ir.text.read import parse as read_text
 from ...ir.text.read import read_source
 from ...ir.verify.verify import verify
-from ...passes.choose import Options, choose
+from ...passes.choose import choose
 from ...passes.expansion.expand import expand
 from ...passes.expansion.narrowed import narrowed
 from ...passes.expansion.orders import Orders
 from ...passes.lower.insert import insert, spell_handovers
+from ...passes.options import Options
 from ...passes.plan import Objective, Plan
 from ...passes.search.join_phases import for_each
 from ..simulate.check_report import CheckReport

@@ -12,7 +12,7 @@ from ...cost.hardware import Hardware, Switch, Torus
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..text.terminal import size_text, table, time_text
 from .compiled import Compilation
 from .pipeline import compile_phases

@@ -12,7 +12,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
-from ...passes.choose import Options
+from ...passes.options import Options
 from ...passes.stages.bounds import Known
 from ...passes.stages.choose_stages import choose_stages
 from ...passes.stages.divide import Stage

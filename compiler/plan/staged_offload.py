@@ -17,7 +17,7 @@ from ...cost.streams import host_of, host_of_stages
 from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
-from ...passes.choose import Options
+from ...passes.options import Options
 from ...passes.plan import Cutoff
 from ...passes.stages.bounds import Bounds, Known, Split
 from ...passes.stages.choose_stages import refuse_division

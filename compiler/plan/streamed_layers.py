@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from ...cost.streams import HostFull
 from ...ir.diagnostics import EsccError, InputError
 from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
-from ...passes.choose import Options
+from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
 from ...passes.stages.plan_stages import MOST_IN_VAIN, MOST_WORK

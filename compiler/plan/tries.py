@@ -12,8 +12,9 @@ from ...cost.streams import host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options, alike_axes
+from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
+from ...passes.task import alike_axes
 from .compiled import Compilation
 from .offload import OF_MANY, Batched, compile_offloaded, most_sequences, of_batch
 from .pipeline import compile_phases, with_runs

@@ -13,8 +13,8 @@ from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options
 from ...passes.ilp.solver import SOLVERS, Settings
+from ...passes.options import Options
 from ...passes.plan import NoPlan, Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled

@@ -12,9 +12,10 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import unsharded
 from ...ir.text.write_spmd import print_spmd
-from ...passes.choose import Options, choose
+from ...passes.choose import choose
 from ...passes.expansion.orders import in_order
 from ...passes.lower.insert import insert
+from ...passes.options import Options
 from ...passes.plan import Plan, Tree
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..plan.offload import of_batch, on_meshes
 from ..plan.pipeline import with_runs
 from ..plan.staged import Staged

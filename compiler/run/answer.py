@@ -19,7 +19,7 @@ from ...ir.dataflow import ops
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Iota, Program, Take
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import names_of

@@ -13,7 +13,7 @@ from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.text.read import read_source
-from ...passes.choose import Options
+from ...passes.options import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
 from ..simulate.pointwise import Array

@@ -19,7 +19,7 @@ from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Take, operand_names, stored_in
 from ...ir.spmd import SpmdProgram
-from ...passes.choose import Options
+from ...passes.options import Options
 from ...passes.stages.divide import Stage, layers_of
 from ..plan.compiled import Compilation
 from ..plan.offload import compile_offloaded

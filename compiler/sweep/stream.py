@@ -21,7 +21,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
-from ...passes.choose import Options
+from ...passes.options import Options
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases

@@ -10,9 +10,9 @@ from ...cost.predict import Prediction, Shares
 from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options
 from ...passes.layouts.mesh_order import FEW_AXES
 from ...passes.layouts.strategies import live_axes
+from ...passes.options import Options
 from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome, relative_gap
 from ...passes.stages.divide import layers_of
 from ..plan.compiled import CompiledPhase

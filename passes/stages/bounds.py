@@ -20,8 +20,9 @@ from ...ir.dataflow import appends
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, stored_in
-from ..choose import Options, choose
+from ..choose import choose
 from ..least_held import least_live_bytes, may_fit
+from ..options import Options
 from ..plan import NoPlan
 from .divide import Stage, divide, layer_programs, layers_of, turns, without_layers
 

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ..choose import Options
+from ..options import Options
 from ..plan import NoPlan, Objective, Outcome
 from .align import Alignment
 from .bounds import Known, Split

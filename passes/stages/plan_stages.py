@@ -14,8 +14,9 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ...ir.program import Pin, Program
-from ..choose import Options, choose
+from ..choose import choose
 from ..ilp.solver import Settings
+from ..options import Options
 from ..plan import PROVEN, Cutoff, NoPlan, Outcome, Plan
 from .boundaries import ANY, Boundary, pins
 from .bounds import Bounds, Split

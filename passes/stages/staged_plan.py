@@ -8,8 +8,8 @@ from functools import cached_property
 
 from ...cost.stages import Rounds
 from ...ir.mesh import Mesh
-from ..choose import Options
 from ..lower.insert import insert
+from ..options import Options
 from ..plan import Cutoff, NoPlan, Outcome, Plan, relative_gap
 from .boundaries import Ends
 from .divide import Stage

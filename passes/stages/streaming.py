@@ -23,8 +23,9 @@ from ...ir.dataflow import appends
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Pin, PinKind, Program, Stored, stored_in
-from ..choose import Options, choose
+from ..choose import choose
 from ..lower.insert import insert
+from ..options import Options
 from ..plan import Cutoff, NoPlan, Outcome, Plan
 
 GATHERED = 1e-3  # of the time: less is not worth another plan

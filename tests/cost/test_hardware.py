@@ -31,7 +31,7 @@ from escc.cost.ops import Work
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 V4 = Hardware.of_paper("tpu-v4")
 GOOD = """name = "mine"

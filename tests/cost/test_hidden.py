@@ -28,9 +28,9 @@ from escc.ir.spmd import SpmdProgram, unsharded
 from escc.ir.text.read import parse
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options
 from escc.passes.expansion.arguments import add, subtract
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 PROGRAM = """\
 sharded "attention" main on x=2 y=2

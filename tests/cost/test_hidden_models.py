@@ -31,7 +31,7 @@ from escc.cost.summed_scores import SummedScores
 from escc.ir.dataflow import ops_in
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 CHIP = Hardware.of_paper("tpu-v4")
 LAYER = """

@@ -17,7 +17,7 @@ from escc.cost.kernels import Launch, launches
 from escc.ir.mesh import Mesh
 from escc.ir.program import Op, Program, Region, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 NONE = Launch(frozenset(), frozenset(), False)
 V4 = Hardware.of_paper("tpu-v4")

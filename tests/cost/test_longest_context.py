@@ -12,7 +12,7 @@ from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 TABLE = (Path(__file__).parents[1] / "data" / "max-context.csv").read_text().splitlines()
 V4 = Hardware.of_paper("tpu-v4")

@@ -28,7 +28,7 @@ from escc.ir.program import Append, Carry, Einsum, Kind, Map, Reduce, Region, Re
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

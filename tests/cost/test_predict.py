@@ -17,8 +17,8 @@ from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 SOURCE = Source(
     "sum.esti",

@@ -13,8 +13,8 @@ from escc.cost.predict import Shares, shares
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 TEXT = """model "sum"
 dim B = 1024, E = 4096, F = 4096

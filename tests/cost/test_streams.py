@@ -23,7 +23,7 @@ from escc.ir.program import Kind
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 H100 = Hardware.load("h100")
 HOST = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=1e10, host_chips=8, link_chips=2)

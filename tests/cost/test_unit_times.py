@@ -15,7 +15,7 @@ from escc.cost.hardware import Hardware
 from escc.cost.unit_times import unit_times
 from escc.ir.mesh import Mesh
 from escc.ir.program import Repeat
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 SCORES = Path(__file__).parents[2] / "examples" / "schedule" / "llama-33b.esti"
 

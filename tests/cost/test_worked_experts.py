@@ -16,9 +16,9 @@ from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 from escc.passes.expansion.narrowed import narrowed
+from escc.passes.options import Options
 
 V5E = Hardware.load("tpu-v5e", datasheet=True)
 TEXT = (Path(__file__).parents[1] / "data" / "experts-exercise.esti").read_text(encoding="utf-8")

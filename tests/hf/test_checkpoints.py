@@ -76,7 +76,7 @@ from escc.compiler.plan.pipeline import load
 from escc.compiler.run.answer import Answered, Asked, answer, plan_for, weights_of
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 torch.set_num_threads(1)  # tests run beside each other, and threads that wait for each other spin
 PROMPTS = ((3, 1, 4, 1, 5, 9, 2), (6, 5), (2, 7, 1, 8, 2))

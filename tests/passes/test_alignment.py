@@ -9,9 +9,10 @@ from escc import Hardware, Mesh, parse
 from escc.ir.layout import Layout
 from escc.ir.program import Pin, PinKind
 from escc.passes import choose as choosing
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.ilp.solver import Settings
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Cutoff, NoPlan, Outcome, Work
 from escc.passes.stages import plan_stages
 from escc.passes.stages.align import Alignment

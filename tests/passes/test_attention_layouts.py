@@ -12,7 +12,8 @@ from escc.cost.hardware import Hardware
 from escc.ir.collective import AllToAll
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
+from escc.passes.options import Options
 from escc.passes.plan import Plan
 
 PALM = Path(__file__).parents[2] / "examples" / "palm-540b.esti"

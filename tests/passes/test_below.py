@@ -14,7 +14,8 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
+from escc.passes.options import Options
 from escc.passes.plan import Cutoff
 
 HARDWARE = Hardware.of_paper("tpu-v4")

@@ -22,9 +22,10 @@ from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import LEAST_SAVED, Options, choose
+from escc.passes.choose import LEAST_SAVED, choose
 from escc.passes.expansion.once import sent_once
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 
 CASES_EACH = 16  # 320 in all
 CHOSEN_EACH = 6

@@ -27,9 +27,10 @@ from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.ir.verify.verify import verify
 from escc.passes import choose as choose_module
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Plan
 
 V4 = Hardware.of_paper("tpu-v4")
@@ -257,14 +258,14 @@ def test_tokens_go_once_to_a_chip_of_several_of_their_experts() -> None:
 def test_what_promises_more_is_planned_first_and_the_other_is_held_to_its_price(
     tokens: int, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned_below, seen = choose_module._planned, list[tuple[str, float]]()
+    planned_below, seen = choose_module.planned, list[tuple[str, float]]()
 
     def noted(task: Any, below: float) -> Plan:
         [program] = task.programs.values()
         seen.append(("once" if "e.sent" in program.table() else "to each", below))
         return planned_below(task, below)
 
-    monkeypatch.setattr(choose_module, "_planned", noted)
+    monkeypatch.setattr(choose_module, "planned", noted)
     text = LAYER.replace("main(", "dim X = N * Y\nmain(")
     pins = "stored n B_xE\nstored y B_xE" if tokens > 1 else ""
     found = planned(text, "8", 8, pins, B=tokens, E=4096, N=8, Y=8, F=4096)

@@ -24,9 +24,10 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Program, walk
 from escc.ir.text.read_spmd import parse_spmd
 from escc.passes import choose as choose_module
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.combinations import Combinations
 from escc.passes.expansion.orders import in_order
+from escc.passes.options import Options
 from escc.passes.plan import Cutoff, NoPlan, Outcome, Plan
 
 OPTIONS = Options(Hardware.of_paper("tpu-v4"))
@@ -134,7 +135,7 @@ def test_the_price_decides_among_orders_of_about_as_many_operations(batch: int, 
 
 
 def test_an_order_of_which_nothing_is_known_leaves_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, seen = choose_module._planned, []
+    planned, seen = choose_module.planned, []
 
     def unsure(*args: Any) -> Plan:
         seen.append(args)
@@ -144,14 +145,14 @@ def test_an_order_of_which_nothing_is_known_leaves_nothing_proven(monkeypatch: p
 
     program, mesh = parse(CHAIN % (4, ALL)), Mesh.parse("2x2")
     assert choose(program, "main", mesh, OPTIONS).outcome is Outcome.OPTIMAL
-    monkeypatch.setattr(choose_module, "_planned", unsure)
+    monkeypatch.setattr(choose_module, "planned", unsure)
     plan = choose(program, "main", mesh, OPTIONS)
     assert len(seen) > 1 and plan.outcome is Outcome.FEASIBLE
     assert [one.bound for one in plan.phases] == [plan.bound] == [0.0]
 
 
 def test_an_order_of_which_only_a_bound_is_known_gives_that_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, seen = choose_module._planned, []
+    planned, seen = choose_module.planned, []
 
     def nearly(*args: Any) -> Plan:
         if seen:
@@ -159,7 +160,7 @@ def test_an_order_of_which_only_a_bound_is_known_gives_that_bound(monkeypatch: p
         seen.append(planned(*args))
         return seen[0]
 
-    monkeypatch.setattr(choose_module, "_planned", nearly)
+    monkeypatch.setattr(choose_module, "planned", nearly)
     plan = choose(parse(CHAIN % (4, ALL)), "main", Mesh.parse("2x2"), OPTIONS)
     assert plan.price == seen[0].price and plan.outcome is Outcome.FEASIBLE
     assert plan.bound == plan.phases[0].bound == pytest.approx(0.999 * plan.price)
@@ -243,7 +244,7 @@ def test_without_a_plan_the_refusal_is_one_of_all_orders(monkeypatch: pytest.Mon
     def refused(*args: Any) -> Plan:
         raise next(wanted)
 
-    monkeypatch.setattr(choose_module, "_planned", refused)
+    monkeypatch.setattr(choose_module, "planned", refused)
     wanted = iter([Cutoff(2.0), Cutoff(1.5), Cutoff(math.inf), full])
     with pytest.raises(Cutoff) as cut:
         choose(program, "main", mesh, below)

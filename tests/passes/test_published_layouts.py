@@ -19,9 +19,10 @@ from escc.ir.spmd import Compute, Move, SpmdProgram
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse, read_source
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Objective, Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

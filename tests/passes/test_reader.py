@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from problems import drawn
 
-import escc.passes.choose
+import escc.passes.task
 from escc.compiler.plan.pipeline import parse
 from escc.cost.hardware import Hardware
 from escc.ir.dataflow import origins
@@ -17,7 +17,8 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import walk
 from escc.ir.spmd import Move
 from escc.passes import reader
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
+from escc.passes.options import Options
 from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.combinable import Groups, Knot
 from escc.passes.search.graph import Tensor
@@ -65,7 +66,7 @@ def given(text: str = LAYER, **figures: int) -> tuple[Problem, list[Side]]:
         raise Seen
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Seen):
-        patched.setattr(escc.passes.choose, "search", seen)
+        patched.setattr(escc.passes.task, "search", seen)
         for name, figure in ({"MANY_COLUMNS": 0, "MOST_PHASES": 2} | figures).items():
             patched.setattr(reader, name, figure)
         options = Options(Hardware.load("h100"), capacity_bytes=1e9)

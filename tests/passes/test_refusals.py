@@ -20,8 +20,9 @@ from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Phase, Program, Stored, walk
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Plan
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search as searching

@@ -19,8 +19,9 @@ from escc.cost.network import Network
 from escc.cost.stages import Passing, passed_s
 from escc.ir.diagnostics import InputError
 from escc.ir.program import Kind, Pin, PinKind, Stored, walk
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import NoPlan
 from escc.passes.search.graph import build_graph
 from escc.passes.stages.bounds import rounds_of

@@ -17,8 +17,9 @@ from escc.cost.hardware import Host
 from escc.cost.streams import least_fetched_s, least_stored_bytes
 from escc.ir.layout import Layout
 from escc.ir.program import Kind, Pin, PinKind
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.stages.streaming import choose_streaming, least_mean_s
 
 CARD = """name = "card"

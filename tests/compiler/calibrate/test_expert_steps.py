@@ -6,7 +6,7 @@ from escc.compiler.calibrate.fit_tables import FILLED
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware, load_engine
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 # Batch, GPUs, and milliseconds from token to token of gpt-oss-120b on H200 under vLLM, 1024 tokens in and 8192 out:
 # five of the 20 samples of NVIDIA's aiconfigurator (Apache-2.0), commit 095f58a of 2026-08-21, in its

@@ -16,8 +16,8 @@ from escc.ir.layout import format_layout
 from escc.ir.mesh import Mesh
 from escc.ir.program import PinKind, Program
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 from escc.passes.plan import Objective
 
 CUBE = Mesh.parse("4x4x4")

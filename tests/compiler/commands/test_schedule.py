@@ -20,7 +20,7 @@ from escc.compiler.plan.serving import of_batches
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.passes.batches.pipeline import run
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "written" / "schedule.txt"

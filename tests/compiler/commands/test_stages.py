@@ -18,7 +18,7 @@ from escc.compiler.plan.pipeline import parse
 from escc.compiler.plan.tries import tries
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "written"

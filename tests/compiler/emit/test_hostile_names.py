@@ -38,7 +38,7 @@ from escc.ir.inert import visible
 from escc.ir.mesh import Mesh
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "feed-forward.esti"
 PLAIN = "plain"

@@ -26,7 +26,7 @@ from escc.ir.program import Kind, stored_in
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 

@@ -10,7 +10,7 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 MODEL = """
 dim B = 16, E = 8, V = 64

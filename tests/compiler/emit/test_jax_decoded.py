@@ -16,7 +16,7 @@ from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware
 from escc.cost.platform import Platform
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU's compiler, libtpu, is not installed")
 

@@ -30,8 +30,8 @@ from escc.cost.platform import Platform
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 pytestmark = pytest.mark.usefixtures("forked_jax")
 

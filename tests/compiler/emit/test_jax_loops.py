@@ -27,7 +27,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Program, Region, Repeat
 from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.verify.fused import objection, walk_loops
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 pytestmark = pytest.mark.usefixtures("forked_jax")
 

@@ -27,7 +27,7 @@ from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HARDWARE = Hardware.of_paper("tpu-v4")

@@ -19,7 +19,7 @@ from escc.compiler.plan.streamed_layers import streaming
 from escc.cost.hardware import Hardware, Host, hardware_toml
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 jax = pytest.importorskip("jax")
 HOST = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=1e10, host_chips=8)

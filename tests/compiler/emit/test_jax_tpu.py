@@ -29,7 +29,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Einsum, Kind, Program, Take
 from escc.ir.spmd import SpmdProgram
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HARDWARE = Hardware.of_paper("tpu-v4")

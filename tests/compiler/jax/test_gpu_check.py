@@ -22,7 +22,7 @@ from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware, presets
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 MODEL = """

@@ -34,7 +34,7 @@ from escc.ir.expr import FUNCTIONS, Const, Operand, Size
 from escc.ir.mesh import Mesh
 from escc.ir.program import Iota, Kind, Program, Sum, Take
 from escc.ir.spmd import SpmdProgram
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HARDWARE = Hardware.of_paper("tpu-v4")

@@ -33,7 +33,7 @@ from escc.ir.collective import AllGather, AllToAll, CollectiveKind, ReduceScatte
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Take
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ESCC = str(Path(sysconfig.get_path("scripts")) / "escc")

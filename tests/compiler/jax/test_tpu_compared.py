@@ -16,7 +16,7 @@ from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
 from escc.cost.platform import Platform
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 MODEL = """
 dim B = 64, E = 256, V = 2048

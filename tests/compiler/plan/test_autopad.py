@@ -16,7 +16,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 OPTIONS = Options(Hardware.of_paper("tpu-v4"))
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -16,7 +16,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 # Parameters as published, in the papers of PaLM (table 1: 8.63, 62.50 and 540.35 billion), Megatron-Turing
 # NLG (530 billion), Llama 2 (13.0), Llama 3 (8.03, 70.6), GPT-3 (175) and GPT-NeoX (20.6). The last two of

@@ -23,7 +23,7 @@ from escc.cost.streams import HostFull, least_fetched_s
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
-from escc.passes.choose import Options
+from escc.passes.options import Options
 from escc.passes.plan import Cutoff, NoPlan
 from escc.passes.stages.divide import layers_of, turns
 

@@ -20,7 +20,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read_spmd import parse_spmd
-from escc.passes.choose import Options
+from escc.passes.options import Options
 from escc.passes.plan import Objective
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -13,7 +13,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.layout import format_layout
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 from escc.passes.plan import Objective
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -27,8 +27,8 @@ from escc.cost.hardware import Hardware
 from escc.cost.topology import Level, place_axes
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
 from escc.passes.lower.insert import spell_handovers
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -17,7 +17,7 @@ from escc.cost.streams import HostFull
 from escc.ir.diagnostics import EsccError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
-from escc.passes.choose import Options
+from escc.passes.options import Options
 from escc.passes.plan import Cutoff, NoPlan, Outcome
 from escc.passes.stages.plan_stages import MOST_IN_VAIN, MOST_WORK
 

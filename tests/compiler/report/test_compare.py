@@ -17,7 +17,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import fail
 from escc.ir.mesh import Mesh
 from escc.ir.program import Pin, PinKind
-from escc.passes.choose import Options
+from escc.passes.options import Options
 from escc.passes.plan import Objective
 
 ROOT = Path(__file__).parents[3] / "examples"

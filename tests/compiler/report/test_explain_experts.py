@@ -14,7 +14,7 @@ from escc.cost.hardware import Hardware, Switch
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 LAYER = """
 dim B = 8192, E = 2048, X = 128, F = 1024

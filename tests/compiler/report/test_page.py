@@ -34,7 +34,7 @@ from escc.compiler.sweep.answers import Frontier, Spot, best_of
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PINS = EXAMPLES / "pins"

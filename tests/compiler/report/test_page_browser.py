@@ -28,7 +28,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdValue
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HOSTILE = """</title></script><script>alert(1)</script><img src="http://x.invalid/a" onerror='alert(2)'>"""

@@ -24,7 +24,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.passes.options import Options
 from escc.passes.plan import Objective
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -20,8 +20,9 @@ from escc.ir.program import Stored, walk
 from escc.ir.spmd import unsharded
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "palm-540b.esti"
 PROGRAM, MESH, OPTIONS = (

@@ -21,8 +21,8 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.narrowed import narrowed
+from escc.passes.options import Options
 
 pytestmark = pytest.mark.usefixtures("forked_jax")
 

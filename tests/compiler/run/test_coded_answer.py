@@ -19,7 +19,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 pytestmark = pytest.mark.usefixtures("forked_jax")
 

@@ -28,8 +28,8 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 MODEL = """
 model "small"

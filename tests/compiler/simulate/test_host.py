@@ -20,7 +20,7 @@ from escc.ir.diagnostics import InternalError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
 from escc.ir.streams import HostTensor
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 HOST = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=1e10, host_chips=8)
 CHIP = replace(Hardware.load("h100"), host=HOST)

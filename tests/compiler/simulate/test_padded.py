@@ -28,8 +28,8 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Map, Program
 from escc.ir.spmd import Compute, SpmdProgram
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 ATTENTION = """

@@ -21,8 +21,8 @@ from escc.ir.text.read import parse
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 DIMS = "dim B = 16, L = 2, M = 64, G = 16, I = 64, F = 256, Q = 64, V = 128\ndim E = G * I\n"

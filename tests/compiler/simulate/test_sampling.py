@@ -20,8 +20,8 @@ from escc.ir.program import Program, walk
 from escc.ir.spmd import Move
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 MODEL = """
 dim B, L, M

@@ -14,7 +14,7 @@ from escc.ir.expr import Context, Operand, Rotate, Size
 from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Carry, Iota, Kind, Repeat, Take, walk
 from escc.ir.spmd import SpmdProgram
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 
 def sizes_of(builder: Build, *results: str) -> dict[str, int]:

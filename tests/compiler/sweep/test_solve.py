@@ -20,8 +20,8 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
+from escc.passes.options import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MODEL = """model "layers"

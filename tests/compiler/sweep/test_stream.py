@@ -25,7 +25,7 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdProgram
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 TEXT = """model "small"
 dim B, L, M

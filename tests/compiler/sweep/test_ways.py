@@ -22,8 +22,8 @@ from escc.compiler.sweep.ways import pipelined
 from escc.cost.hardware import Hardware, Host
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
 from escc.passes.layouts import mesh_order
+from escc.passes.options import Options
 
 H100 = Hardware.load("h100")
 SMALL = replace(H100, hbm_bytes=400e3, host=Host(1e9, 1e11, 1e9, 8))

@@ -22,9 +22,10 @@ from escc.cost.network import bytes_sent
 from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse, read_source
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Objective
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

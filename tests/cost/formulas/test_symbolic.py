@@ -19,9 +19,10 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Carry, Einsum, Kind, Region, Repeat, Stored
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.read import parse, read_source
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 
 ROOT = Path(__file__).parents[3] / "examples"
 V4 = Hardware.of_paper("tpu-v4")

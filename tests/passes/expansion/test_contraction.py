@@ -17,11 +17,12 @@ from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Program, walk
 from escc.ir.text.read import parse
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.contraction import EXACT, Indices, Pair, contraction
 from escc.passes.expansion.expand import expand
 from escc.passes.expansion.orders import in_order
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 
 
 def steps(tree: Pair | int, values: Sequence[Indices]) -> list[set[str]]:

@@ -11,8 +11,8 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.passes.choose import Options
 from escc.passes.expansion.narrowed import narrowed
+from escc.passes.options import Options
 
 TEXT = """model "layer"
 dim B = 8, E = 64, F = 256

@@ -20,7 +20,7 @@ from escc.ir.program import Append, Program, walk
 from escc.ir.spmd import unsharded
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
-from escc.passes.choose import Options
+from escc.passes.options import Options
 
 WINDOW = """
 dim B = 4, L, M, W, H = 4, Q = 4, E = 16

@@ -17,10 +17,11 @@ from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.layouts import mesh_order
 from escc.passes.layouts.space import NONE, Order, Orders, count_layouts, tensor_space
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Cutoff, Outcome
 
 PAPER = Hardware.of_paper("tpu-v4")

@@ -15,9 +15,10 @@ from escc.ir.program import Program, Region, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.text.read import parse, read_source
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Leg, Objective, OpPlan, PhasePlan, Plan, Timing, Tree
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.esti"))

@@ -25,8 +25,8 @@ from escc.ir.program import Program, Region, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options
 from escc.passes.ilp.solver import Settings
+from escc.passes.options import Options
 from escc.passes.overlap.candidates import reduces
 from escc.passes.overlap.overlap import overlap
 from escc.passes.plan import Objective

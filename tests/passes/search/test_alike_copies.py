@@ -15,9 +15,10 @@ from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.mesh import Mesh
-from escc.passes import choose as choosing
-from escc.passes.choose import Options, choose
+from escc.passes import task as tasks
+from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Plan
 from escc.passes.search import search as search_module
 from escc.passes.search.alike_copies import ClassLimits, search_alike
@@ -60,7 +61,7 @@ def both(
         return search_module.search(problem, limits, prover, below, sides)
 
     with monkeypatch.context() as patched:
-        patched.setattr(choosing, "search", watched)
+        patched.setattr(tasks, "search", watched)
         plan = choose(parse(text), "main", Mesh.parse(chips), replace(Options(TPU), capacity_bytes=room))
     return plan, *seen[0]
 
@@ -160,7 +161,7 @@ def test_the_average_copy_takes_no_more_than_is_held_somewhere(
 ) -> None:
     """Whatever all copies choose, each by itself."""
     seen: list[tuple[Problem, Limits]] = []
-    monkeypatch.setattr(choosing, "search", lambda problem, limits, *others: seen.append((problem, limits)) or _stop())
+    monkeypatch.setattr(tasks, "search", lambda problem, limits, *others: seen.append((problem, limits)) or _stop())
     with pytest.raises(InterruptedError):
         choose(parse(written_out(STACKS[stack] * 2, LARGE)), "main", Mesh.parse("2x2"), Options(TPU))
     [(problem, limits)] = seen

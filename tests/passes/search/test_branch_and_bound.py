@@ -18,9 +18,10 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Stored, walk
 from escc.ir.text.read import parse
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search
 from escc.passes.search.exact import Prover

@@ -13,8 +13,9 @@ from escc.ir.layout import Layout, format_layout, parse_layout
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, Region
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Objective, OpPlan, PhasePlan, Plan, Timing, Tree
 from escc.passes.search.symmetry import with_plainest_axes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import escc.passes.choose
+import escc.passes.task
 from escc.compiler.plan.pipeline import load
 from escc.cost.estimate import estimate, local_bytes
 from escc.cost.hardware import Calibrated, Hardware, Rule
@@ -24,10 +24,11 @@ from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.text.read import parse
 from escc.ir.verify.fused import together
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Plan
 from escc.passes.search import integer_program
 from escc.passes.search.branch_and_bound import Side
@@ -201,7 +202,7 @@ def problem_of(source: Program, chip: Hardware, mesh: str, monkeypatch: pytest.M
         given.append(problem)
         return search(problem, None, prover)
 
-    monkeypatch.setattr(escc.passes.choose, "search", caught)
+    monkeypatch.setattr(escc.passes.task, "search", caught)
     choose(source, "decode", Mesh.parse(mesh), Options(chip))
     return given[0]
 
@@ -322,7 +323,7 @@ def test_what_bounds_all_plans_takes_no_more_than_what_bounds_those_of_a_side() 
         raise Seen
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Seen):
-        patched.setattr(escc.passes.choose, "search", seen)
+        patched.setattr(escc.passes.task, "search", seen)
         choose(program(), "decode", Mesh.parse("2x2"), Options(hardware(1e-6), capacity_bytes=1e9))
     [(limits, sides)] = made
     ordered, combined = (side.limits for side in sides)

@@ -19,9 +19,10 @@ from escc.compiler.plan.pipeline import parse
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
-from escc.passes import choose as choosing
-from escc.passes.choose import Options, choose
+from escc.passes import task as tasks
+from escc.passes.choose import choose
 from escc.passes.ilp.solver import Settings, solve
+from escc.passes.options import Options
 from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.column_images import KeptOut, column_images
 from escc.passes.search.copies_program import CopiesProgram
@@ -44,15 +45,15 @@ def sides_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program, str | Sequen
 
     def found(program: Program, phases: str | Sequence[str], chips: str, hardware: str) -> list[Side]:
         seen: list[Iterable[Side]] = []
-        inner = choosing.search
+        inner = tasks.search
 
         def watched(problem: Problem, _: object, prover: Prover, below: float, sides: Callable[[], Any]) -> Candidate:
             seen.append(tuple(sides()))
             return inner(problem, None, prover)
 
-        monkeypatch.setattr(choosing, "search", watched)
+        monkeypatch.setattr(tasks, "search", watched)
         choose(program, phases, Mesh.parse(chips), Options(Hardware.load(hardware), capacity_bytes=1e18))
-        monkeypatch.setattr(choosing, "search", inner)
+        monkeypatch.setattr(tasks, "search", inner)
         [sides] = seen
         return list(sides)
 

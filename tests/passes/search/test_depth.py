@@ -13,7 +13,8 @@ from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
+from escc.passes.options import Options
 from escc.passes.plan import Outcome, Plan
 from escc.passes.search import depth
 from escc.passes.search import search as search_module

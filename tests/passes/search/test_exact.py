@@ -16,11 +16,12 @@ from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.cost.network import Network
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.ilp.model import Model
 from escc.passes.ilp.solver import Answer, Settings
 from escc.passes.layouts.reshard import leaving, price_arcs
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.search import exact
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent

@@ -19,10 +19,11 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.passes import choose as choosing
-from escc.passes.choose import Options, choose
+from escc.passes import task as tasks
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.layouts.strategies import StrategyTable
+from escc.passes.options import Options
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import image_program
 from escc.passes.search import search as searching
@@ -51,7 +52,7 @@ def problem_of(seed: int, mesh: Mesh, hardware: Hardware) -> Problem:
         raise Seen
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Seen):
-        patched.setattr(choosing, "search", seen)
+        patched.setattr(tasks, "search", seen)
         choose(generate(seed).program, "main", mesh, Options(hardware, capacity_bytes=math.inf))
     return made[0]
 

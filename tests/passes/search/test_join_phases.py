@@ -19,12 +19,13 @@ from escc.ir.program import Program
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.layouts.reshard import leaving, price_arcs
 from escc.passes.layouts.space import tensor_space
 from escc.passes.layouts.strategies import live_axes
 from escc.passes.lower.insert import insert, spell_handovers
+from escc.passes.options import Options
 from escc.passes.plan import Plan
 from escc.passes.search.steiner import Distances, cheapest_tree
 

@@ -28,11 +28,12 @@ from escc.ir.spmd import Compute, Move
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.ilp.model import Model
 from escc.passes.ilp.solver import Answer
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.plan import Objective
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import exact, search

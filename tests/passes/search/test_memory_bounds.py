@@ -19,9 +19,10 @@ from escc.cost.memory import Point, points
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, Take, walk
-from escc.passes import choose as choosing
-from escc.passes.choose import Options, choose
+from escc.passes import task as tasks
+from escc.passes.choose import choose
 from escc.passes.layouts.space import Mask
+from escc.passes.options import Options
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.limits import Limits
 from escc.passes.search.memory_bounds import Demand, MemoryBounds, PointBound
@@ -36,14 +37,14 @@ def searched(
 ) -> tuple[Problem, Limits]:
     """What the search is handed for a program, with more memory than it needs."""
     seen: list[tuple[Problem, Limits]] = []
-    search = choosing.search
+    search = tasks.search
 
     def watched(problem: Problem, limits: Limits, prover: Any, below: float, sides: Any) -> Any:
         seen.append((problem, limits))
         return search(problem, limits, prover)
 
     with monkeypatch.context() as patched:
-        patched.setattr(choosing, "search", watched)
+        patched.setattr(tasks, "search", watched)
         choose(program, phase, mesh, Options(hardware, capacity_bytes=1e18))
     return seen[0]
 

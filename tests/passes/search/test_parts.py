@@ -18,9 +18,10 @@ from escc.ir.text.pins import parse_pins
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.layouts import mesh_order
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.search.parts import in_parts
 
 PAPER = Hardware.of_paper("tpu-v4")

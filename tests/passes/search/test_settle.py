@@ -20,11 +20,12 @@ from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
-from escc.passes import choose as choosing
-from escc.passes.choose import Options, choose
+from escc.passes import task as tasks
+from escc.passes.choose import choose
 from escc.passes.ilp.model import Model
 from escc.passes.ilp.solver import Answer, Settings, solve
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search, settle
 from escc.passes.search.branch_and_bound import Side
@@ -118,13 +119,13 @@ def test_what_is_too_large_is_left_as_it_is(counted: dict[str, int], monkeypatch
 def test_no_row_cuts_off_a_plan_of_layers(text: str, phase: str, chips: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of plans at random each is a solution in just the memory that it takes; some are none in much less."""
     seen: list[tuple[Problem, Iterable[Side]]] = []
-    inner = choosing.search
+    inner = tasks.search
 
     def watched(problem: Problem, limits: object, prover: Prover, below: float, sides: Callable[[], Any]) -> Candidate:
         seen.append((problem, tuple(sides())))
         return inner(problem, None, prover)
 
-    monkeypatch.setattr(choosing, "search", watched)
+    monkeypatch.setattr(tasks, "search", watched)
     program, mesh = parse_model(text.replace("repeat 5", "repeat 3")), Mesh.parse(chips)
     choose(program, phase, mesh, Options(Hardware.load("h100"), capacity_bytes=1e18))
     [(problem, sides)] = seen

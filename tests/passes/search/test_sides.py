@@ -14,8 +14,9 @@ from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes import reader
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
+from escc.passes.options import Options
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search
 from escc.passes.search.problem import Candidate

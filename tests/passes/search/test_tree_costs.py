@@ -16,7 +16,8 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
-from escc.passes.choose import Options, choose
+from escc.passes.choose import choose
+from escc.passes.options import Options
 from escc.passes.search import tree_costs
 from escc.passes.search.combinable import ALONE
 from escc.passes.search.prices import Moves

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from ..cost.estimate import estimate
 from ..cost.network import Network
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
@@ -20,15 +19,13 @@ from .expansion.combinations import Combinations
 from .expansion.once import sent_once
 from .expansion.orders import Orders
 from .layouts.mesh_order import mesh_order
-from .lower.insert import insert
 from .options import Options
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
 from .search.search import least_price
 from .task import Task, planned, task_of
 
-LEAST_EXCHANGED = 0.01  # of the time of a plan that sends what is chosen, for which sending it otherwise is planned
-LEAST_SAVED = 0.01  # of a price: by so much bounds must be lower for what they bound to be planned all the same
+MOST_SENDING = 8  # combinations of phases that send tokens to experts or to groups of them
 MOST_ORDERS, MOST_OF_LARGE = 16, 8  # combinations of orders of products, each of which is a whole plan
 MOST_BOUNDED = 64  # combinations of which the others are bounded one by one
 LARGE = 10_000  # columns of a problem of which few combinations are planned, and no others bounded
@@ -91,9 +88,9 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
 
     Several phases store each parameter once, and caches go from each phase to the next; what is
     minimised is the sum over all calls. A product of three and more factors is contracted in the order of fewest
-    operations in each phase, or, where that is cheaper, in one that takes up to twice as many; of combinations of these
-    that are too many to plan what all cost at the least counts in the bound. Where experts are in groups tokens go to
-    experts, or, where that is cheaper, once to each group of theirs.
+    operations in each phase, or, where that is cheaper, in one that takes up to twice as many. Where experts are in
+    groups tokens of a phase go to experts, or, where that is cheaper, once to each group of theirs. Of combinations of
+    these that are not planned what all plans cost at the least counts in the bound.
 
     Raises InputError when a pin cannot hold, when no plan keeps
     to the memory of a chip, or when phases cannot share a parameter; Cutoff when none costs less than
@@ -110,12 +107,7 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
         trials.refused = None
     trials.plan(first)
     _plan_orders(trials, orders)
-    for name in names if trials.found else ():
-        once = None if trials.sends_once(name) else trials.once(trials.programs[name], name)
-        if once is not None:
-            programs = {**trials.programs, name: once}
-            if trials.exchanges(name) or trials.promises(programs):
-                trials.plan(programs)
+    _plan_sending(trials, orders)
     return trials.best()
 
 
@@ -143,13 +135,36 @@ def _plan_orders(trials: _Trials, orders: Combinations) -> None:
         trials.leave(orders.least_s(trials.mesh, trials.options.hardware) if timed else 0.0)
 
 
+def _plan_sending(trials: _Trials, orders: Combinations) -> None:
+    """Plan phases with tokens sent otherwise than in the cheapest plan so far, each phase to experts or once to groups
+    of theirs: in all combinations, and with products in all orders, where these are few; otherwise one phase at a time,
+    in the orders of that plan. What is not planned is bounded."""
+    if not trials.sends:
+        return
+    best = dict(trials.programs)
+    ways = trials.ways({name: trials.plain(program) for name, program in best.items()})
+    few = orders.count == 1 or (trials.columns <= LARGE and orders.count * len(ways) <= MOST_BOUNDED)
+    if few and len(ways) <= MOST_SENDING:
+        first = orders.programs(orders.first)
+        every = (one for picks in orders.every() for one in trials.ways(orders.programs(picks)))
+        ways = [one for one in every if trials.may_all_be(one, first)]
+    else:
+        ways = [one for one in ways if sum(one[name] is not best[name] for name in best) <= 1]
+        timed = trials.options.objective is Objective.TIME
+        trials.leave(orders.least_s(trials.mesh, trials.options.hardware) if timed else 0.0)
+    for programs in ways:
+        if not trials.has_tried(programs) and trials.may_pay(programs):
+            trials.plan(programs)
+
+
 @dataclass
 class _Trials:
     """Plans of phases whose products are in different orders, and which send tokens to experts or to groups of them.
     `pinned`: the values that pins name. `programs`: what each phase runs in the cheapest so far; without one, in the
     first. `refused`: why there was no plan at first, `unsure`: where there may be one all the same. `beaten`: the
     least bound of what costs too much. `bound`: what every plan that may be cheaper than what was found costs at the
-    least. `columns`: of the largest problem. `orders_left`: in how many combinations of orders nothing was planned."""
+    least, `in_mesh_order`: of layouts whose axes stand in mesh order, of some that were planned. `columns`: of the
+    largest problem. `orders_left`: in how many combinations of orders nothing was planned."""
 
     mesh: Mesh
     options: Options
@@ -160,6 +175,7 @@ class _Trials:
     unsure: NoPlan | None = None
     beaten: float = math.inf
     bound: float = math.inf
+    in_mesh_order: bool = False
     columns: int = 0
     orders_left: int = 0
     build_s: float = 0.0
@@ -192,6 +208,10 @@ class _Trials:
             self._once[id(program)] = program, sent if sent is not None and self.may_be(sent, program) else None
         return self._once[id(program)][1]
 
+    def plain(self, program: Program) -> Program:
+        """The program in which tokens go to experts."""
+        return next((plain for plain, sent in self._once.values() if sent is program), program)
+
     def sends_once(self, phase: str) -> bool:
         """Whether in the cheapest plan so far tokens of a phase go once to groups of experts."""
         return any(self.programs[phase] is sent for _, sent in self._once.values())
@@ -221,10 +241,25 @@ class _Trials:
         self.solve_s += time.perf_counter() - started
         return least
 
-    def promises(self, programs: Mapping[str, Program]) -> bool:
-        """Whether bounds leave room for a plan that is cheaper than the best so far."""
-        assert self.found is not None, "it is asked beside a plan"
-        return self.least(programs) < self.found.price * (1 - LEAST_SAVED)
+    def ways(self, programs: Mapping[str, Program]) -> list[dict[str, Program]]:
+        """The ways in which phases may send tokens, in which `programs` send them to experts: that comes first."""
+        each = [[one, *(sent for sent in [self.once(one, name)] if sent is not None)] for name, one in programs.items()]
+        return [dict(zip(programs, picks, strict=True)) for picks in itertools.product(*each)]
+
+    def has_tried(self, programs: Mapping[str, Program]) -> bool:
+        """Whether these were planned, or it was tried."""
+        return _key(programs) in self._tried
+
+    def may_pay(self, programs: Mapping[str, Program]) -> bool:
+        """Whether phases should be planned so: bounds leave room for a plan that is cheaper than the best so far. What
+        is not planned is counted."""
+        least = self.least(programs)
+        if self.found is None:
+            return least < math.inf
+        if least < self.found.price * (1 - self.options.settings.gap):
+            return True
+        self.leave(least)
+        return False
 
     def plan(self, programs: Mapping[str, Program]) -> bool:
         """Plan phases, and say whether that is the cheapest plan so far; not a second time."""
@@ -244,25 +279,19 @@ class _Trials:
                 self.unsure, self.bound = self.unsure or error, -math.inf
             if isinstance(error, Cutoff):
                 self.beaten = min(self.beaten, error.bound)
+                self.in_mesh_order |= error.in_mesh_order
             if isinstance(error, Cutoff) and _left_open(error, below, self.options):  # there may be a cheaper one
                 self.bound = min(self.bound, error.bound)
             return False
         finally:
             self._tasks.pop(key, None)
         self.bound = min(self.bound, found.bound)
+        self.in_mesh_order |= found.in_mesh_order
         self.build_s, self.solve_s = self.build_s + found.timing.build_s, self.solve_s + found.timing.solve_s
         better = self.found is None or found.price < self.found.price
         if better:
             self.found, self.programs = found, programs
         return better
-
-    def exchanges(self, phase: str) -> bool:
-        """Whether sending what is chosen takes some of the time of a phase of the cheapest plan so far."""
-        assert self.found is not None, "it is asked of a plan"
-        [spmd] = (each for each in insert(self.found) if each.phase == phase)
-        values, cost = spmd.table(), estimate(spmd, self.options.hardware)
-        chosen_s = math.fsum(move.seconds * move.times for move in cost.moves if values[move.result].chosen)
-        return chosen_s > LEAST_EXCHANGED * cost.totals().apart_s
 
     def best(self) -> Plan:
         """The cheapest plan. Raises what was wrong with the first where there is none."""
@@ -270,7 +299,8 @@ class _Trials:
             raise self._refusal()
         bound = max(0.0, min(self.bound, self.found.bound))
         timing = Timing(self.build_s, self.solve_s)
-        return replace(self.found.bounded(bound), timing=timing, orders_left=self.orders_left)
+        found = replace(self.found.bounded(bound), timing=timing, orders_left=self.orders_left)
+        return replace(found, in_mesh_order=self.in_mesh_order)
 
     def _refusal(self) -> InputError | Cutoff:
         """Why there is no plan: what was wrong with the first, as far as that is so of all."""

@@ -11,7 +11,7 @@ from escc.ir.program import Einsum, Kind, Program, Stored, walk
 
 from .builder import Builder
 from .families import FAMILIES, Family
-from .layouts import Place
+from .layouts import EVEN, Place, Slowness
 
 LETTERS = "BLMEFHKQV"
 
@@ -20,7 +20,8 @@ LETTERS = "BLMEFHKQV"
 class Case:
     """A program with one phase `main`, a mesh, and the HBM bytes that its stored tensors may take.
 
-    `ends`: the layouts in which some stored tensors lie and some results are handed out; others are free.
+    `ends`: the layouts in which some stored tensors lie and some results are handed out; others are free. `slow`: of
+    collectives.
     """
 
     program: Program
@@ -28,6 +29,7 @@ class Case:
     capacity_bytes: float | None
     label: str
     ends: Mapping[str, Place] = field(default_factory=dict)
+    slow: Slowness = EVEN
 
     def stored(self, value: str, free: Iterable[Place]) -> list[Place]:
         """The layouts in which a stored tensor may lie, or a result be handed out."""

@@ -28,6 +28,18 @@ class Place(NamedTuple):
     top: bool = False
 
 
+class Slowness(NamedTuple):
+    """How many times as long as over the links of the paper's chips a byte takes in collectives of each kind."""
+
+    gather: float = 1.0
+    exchange: float = 1.0
+    reduce: float = 1.0
+    scatter: float = 1.0
+
+
+EVEN = Slowness()
+
+
 def ways(order: Sequence[int], mesh: Sequence[int]) -> int:
     """Into how many parts the axes `order` split a dim; `mesh` holds the size of each axis."""
     found = 1
@@ -93,8 +105,9 @@ def _subsets(axes: Sequence[int]) -> Iterator[Order]:
         yield from itertools.combinations(axes, n)
 
 
-def moves(here: Place, mesh: Sequence[int]) -> Iterator[tuple[Place, float]]:
-    """What one collective makes of `here`, and the bytes each chip sends for a value of one byte.
+def moves(here: Place, mesh: Sequence[int], slow: Slowness = EVEN) -> Iterator[tuple[Place, float]]:
+    """What one collective makes of `here`, and the bytes each chip sends for a value of one byte, as often as they
+    count.
 
     Some of the places do not divide: the caller knows which are legal.
     """
@@ -110,19 +123,21 @@ def moves(here: Place, mesh: Sequence[int]) -> Iterator[tuple[Place, float]]:
         for cut in range(len(order)):
             keep, gone = order[:cut], order[cut:]
             k = ways(gone, mesh)
-            yield with_dims({d: keep}), local * k * (k - 1) / k  # all-gather
+            yield with_dims({d: keep}), slow.gather * local * k * (k - 1) / k  # all-gather
             for e in rank:
                 if e != d:
                     for moved in itertools.permutations(gone):
-                        yield with_dims({d: keep, e: here.dims[e] + moved}), local * (k - 1) / k  # all-to-all
+                        sent = slow.exchange * local * (k - 1) / k
+                        yield with_dims({d: keep, e: here.dims[e] + moved}), sent  # all-to-all
             if not here.top:
                 yield with_dims({d: keep}, here.partial | set(gone)), 0.0  # embed a block among zeros
     for axes in _subsets(sorted(here.partial)):
         k, rest = ways(axes, mesh), here.partial - set(axes)
-        yield with_dims({}, rest), 2 * local * (k - 1) / k  # all-reduce
+        yield with_dims({}, rest), slow.reduce * 2 * local * (k - 1) / k  # all-reduce
         for d in rank:
             for moved in itertools.permutations(axes):
-                yield with_dims({d: here.dims[d] + moved}, rest), local * (k - 1) / k  # reduce-scatter
+                sent = slow.scatter * local * (k - 1) / k
+                yield with_dims({d: here.dims[d] + moved}, rest), sent  # reduce-scatter
     used = {a for order in here.dims for a in order} | here.partial
     for axis in range(len(mesh)):
         if mesh[axis] > 1 and axis not in used:
@@ -148,14 +163,15 @@ def _permuted(mesh: tuple[int, ...], split: Order, counts: tuple[int, ...]) -> t
 
 
 @cache
-def distances(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool) -> Floats:
-    """The fewest bytes sent from each of `places` to each other, for a value of one byte in all."""
+def distances(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool, slow: Slowness = EVEN) -> Floats:
+    """The fewest bytes sent from each of `places` to each other, for a value of one byte in all; a permute goes as an
+    all-to-all does."""
     every = places(sizes, mesh, top)
     number = {place: i for i, place in enumerate(every)}
     best = np.full((len(every), len(every)), np.inf)
     np.fill_diagonal(best, 0.0)
     for i, here in enumerate(every):
-        for there, sent in moves(here, mesh):
+        for there, sent in moves(here, mesh, slow):
             j = number.get(there)
             if j is not None:
                 best[i, j] = min(best[i, j], sent)
@@ -163,7 +179,7 @@ def distances(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool) -> Float
         split = tuple(sorted(a for order in here.dims for a in order))
         for dims in _permuted(mesh, split, counts):
             j = number[Place(dims, here.partial, here.top)]
-            best[i, j] = min(best[i, j], 1.0 / parts(here, mesh))
+            best[i, j] = min(best[i, j], slow.exchange / parts(here, mesh))
     for k in range(len(every)):
         np.minimum(best, best[:, k : k + 1] + best[k : k + 1, :], out=best)
     return best

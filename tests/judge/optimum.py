@@ -59,7 +59,7 @@ class _Net:
     def begin(self, value: str, root: str, times: int, top: bool = False) -> None:
         """A value that is there, `times` over, in the layout of column `root`."""
         shape = self.shape(value)
-        seconds = distances(shape, self.mesh, top) * (self.weight(value) / LINK * times)
+        seconds = distances(shape, self.mesh, top, self.case.slow) * (self.weight(value) / LINK * times)
         self.orders[value] = {p: i for i, p in enumerate(places(shape, self.mesh, top))}
         self.flows[value] = Flow(seconds, root, [self.orders[value][p] for p in self.domains[root]])
 

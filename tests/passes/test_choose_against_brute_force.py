@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -11,18 +12,21 @@ from judge.chosen_families import CHOSEN
 from judge.families import FAMILIES, QUANTISED
 from judge.few_ops import few_ops, pinned_ends, pins
 from judge.generator import Case, generate
+from judge.layouts import EVEN, Slowness
 from judge.optimum import optimum
+from judge.rules import LINK
 
 from escc.compiler.simulate.check import check
 from escc.compiler.simulate.check_report import CheckReport
 from escc.cost.estimate import predict
-from escc.cost.hardware import Hardware
+from escc.cost.hardware import Convention, Hardware, Protocols, Switch
+from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import LEAST_SAVED, choose
+from escc.passes.choose import choose
 from escc.passes.expansion.once import sent_once
 from escc.passes.lower.insert import insert
 from escc.passes.options import Options
@@ -31,14 +35,30 @@ CASES_EACH = 16  # 320 in all
 CHOSEN_EACH = 6
 MOST_CHIPS = 16
 GROUPED = 8
+SLOW = (1.0, 0.4, 3.0, 8.0)
 RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
+
+
+def hardware(slow: Slowness) -> Hardware:
+    """The paper's chip; behind a switch, as it were measured, where some collectives are slower than others."""
+    paper = Hardware.of_paper("tpu-v4")
+    if slow == EVEN:
+        return paper
+    kinds = {
+        CollectiveKind.ALL_GATHER: slow.gather,
+        CollectiveKind.ALL_TO_ALL: slow.exchange,
+        CollectiveKind.ALL_REDUCE: slow.reduce,
+        CollectiveKind.REDUCE_SCATTER: slow.scatter,
+    }
+    protocols = tuple((kind, Protocols(0.0, 0.0, 1 / times)) for kind, times in kinds.items())
+    return replace(paper, convention=Convention.LINKS, fabric=Switch(64, LINK), protocols=protocols)
 
 
 def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckReport | None]:
     """The seconds that the search proves least, its plan and the check of that; infinite where none fits."""
     stored_bytes = case.capacity_bytes or math.inf
     options = Options(
-        Hardware.of_paper("tpu-v4"),
+        hardware(case.slow),
         capacity_bytes=math.inf,
         stored_bytes=stored_bytes,
         pins=pins(case),
@@ -57,14 +77,12 @@ def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckRep
 def compare(case: Case, seed: int) -> str:
     """The search against the judge, of tokens that go to experts or once to groups of them, and its plan against the
     reference; the plan's text."""
-    least, once = [optimum(case)], sent_once(case.program, "main")
+    least, once = optimum(case), sent_once(case.program, "main")
     if once is not None and {pin.value for pin in pins(case)} <= once.table().keys():
-        other = optimum(replace(case, program=once))
-        if other < least[0]:  # what saves less may be passed over
-            least = [other] if other < least[0] * (1 - LEAST_SAVED) else [*least, other]
+        least = min(least, optimum(replace(case, program=once)))
     found, spmd, report = searched(case, seed)
     context = f"seed {seed}, {case.label}, mesh {case.mesh}, capacity {case.capacity_bytes}"
-    assert any(found == pytest.approx(price, rel=RELATIVE, abs=ABSOLUTE_S) for price in least), context
+    assert found == pytest.approx(least, rel=RELATIVE, abs=ABSOLUTE_S), context
     if report is not None:
         assert report.max_error <= 1e-9, context
         assert report.equal, context
@@ -108,6 +126,19 @@ def test_nothing_is_cheaper_between_ends_that_are_pinned_or_free(
     """At `least` so many plans have blocks that stand among zeros."""
     embeds = [compare(few_ops(seed, ops, pinned), seed).count("embed(") for seed in range(cases)]
     assert sum(map(bool, embeds)) >= least
+
+
+@pytest.mark.parametrize(("ops", "pinned", "cases"), [(2, True, 60), (3, False, 20)])
+def test_nothing_is_cheaper_where_collectives_of_some_kinds_are_slow(ops: int, pinned: bool, cases: int) -> None:
+    """Of odd seeds on one axis: there a gather is what an all-reduce of blocks among zeros is, sooner or later."""
+    embeds = 0
+    for seed in range(cases):
+        rng, case = random.Random(seed), few_ops(seed, ops, pinned=False)
+        slow = Slowness(*(rng.choice(SLOW) for _ in Slowness._fields))
+        case = replace(case, mesh=Mesh(case.mesh.axes[:1])) if seed % 2 else case
+        case = replace(pinned_ends(case, seed) if pinned else case, slow=slow)
+        embeds += "embed(" in compare(case, seed)
+    assert embeds >= 5 or not pinned
 
 
 def test_the_cases_cover_meshes_and_capacities() -> None:

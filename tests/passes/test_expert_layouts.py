@@ -275,6 +275,41 @@ def test_what_promises_more_is_planned_first_and_the_other_is_held_to_its_price(
     assert all(below == pytest.approx(found.seconds) for _, below in seen[1:])
 
 
+PHASES = """
+dim B, E = 2048, F = 64, N = 8, Y = 16
+dim X = N * Y
+main(n: bf16[B,E] @ B_xyE) {
+  param Wi: bf16[X,E,F] @ N_xyYEF
+  param Wd: bf16[X,F,E] @ N_xyYFE
+  param Wr: bf16[E,X] @ ENY
+  s[B,X] @ B_xyNY = n[B,E] * Wr[E,X]
+  m = choose(s, over=X, keep=8)
+  e[B,X,E] = m[B,X] * n[B,E]
+  u[B,X,F] @ BN_xyYF = e[B,X,E] * Wi[X,E,F]
+  h = relu(u)
+  d[B,X,E] @ BN_xyYE = h[B,X,F] * Wd[X,F,E]
+  w = m * exp(s)
+  y[B,E] = w[B,X] * d[B,X,E]
+  return y
+}
+phase prefill { B = 65536 }
+phase decode { B = 8, calls = 3000 }
+"""
+
+
+def test_each_phase_sends_tokens_as_is_cheapest_for_it() -> None:
+    """Of many tokens it is quicker to send each once, of few it is not; with all parameters pinned phases that are
+    planned together cost what they do apart."""
+    source = Source("layer.esti", PHASES)
+    h100, mesh = Hardware.load("h100", datasheet=True), Mesh.parse("2x4")
+    options = Options(h100.with_figures(collective_latency_s=1e-6), capacity_bytes=math.inf)
+    program = expand(parse(source), source)
+    both = choose(program, ["prefill", "decode"], mesh, options)
+    prefill, decode = (choose(program, name, mesh, options) for name in ("prefill", "decode"))
+    assert both.price == pytest.approx(prefill.price + 3000 * decode.price, rel=1e-9) and both.gap <= 1e-9
+    assert ["e.sent" in phase.program.table() for phase in both.phases] == [True, False]
+
+
 def test_tokens_go_once_to_a_node_and_there_to_each_of_their_experts() -> None:
     # As DeepEP's kernels for many tokens do: links between nodes are slow, and all experts of a token on one node, in a
     # group that was chosen first, ask for it once.

@@ -10,7 +10,7 @@ from judge.generator import Case, generate
 from judge.optimum import optimum
 from shards import all_layouts
 
-from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.layout import Layout, Reduction
@@ -18,6 +18,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
 from escc.ir.verify.verify import verify
 from escc.passes.choose import choose
+from escc.passes.expansion.combinations import Combinations
 from escc.passes.layouts import mesh_order
 from escc.passes.layouts.space import NONE, Order, Orders, count_layouts, tensor_space
 from escc.passes.lower.insert import insert
@@ -111,6 +112,25 @@ def test_few_axes_keep_to_no_order() -> None:
     program = load("examples/feed-forward.esti")
     plan = compile_phase(program, "main", Mesh.parse("4x4x4"), Options(PAPER)).plan
     assert not plan.in_mesh_order and plan.outcome is Outcome.OPTIMAL
+
+
+def test_what_was_looked_at_in_mesh_order_alone_is_proven_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one order of a product all layouts are few enough, of the other they are not."""
+    text = """dim B = 64, E = 64, R = 64, S = 16, F = 64
+main(x: bf16[B,E]) {
+  param P: bf16[E,R,S]
+  param Q: bf16[R,S,F]
+  z[B,F] = x[B,E] * P[E,R,S] * Q[R,S,F]
+  return z
+}
+"""
+    program, mesh = parse(text), Mesh.parse("2x2x2x2")
+    orders = Combinations(program, ["main"])
+    counts = [mesh_order.count(orders.programs(picks), mesh, Orders.ANY) for picks in orders.every()]
+    assert len(set(counts)) > 1
+    monkeypatch.setattr(mesh_order, "MOST", min(counts))
+    plan = choose(program, "main", mesh, Options(PAPER))
+    assert plan.in_mesh_order and plan.outcome is Outcome.FEASIBLE
 
 
 def test_pins_in_another_order_hold(monkeypatch: pytest.MonkeyPatch) -> None:

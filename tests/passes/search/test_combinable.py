@@ -21,7 +21,9 @@ from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, Region, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram, Step
+from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
+from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.fused import together
 from escc.ir.verify.verify import verify
 from escc.passes.choose import choose
@@ -172,6 +174,41 @@ def test_projections_cost_as_one_hardly_less_than_apart(rule: Rule, mesh: str) -
 
 def repeats(spmd: SpmdProgram) -> list[Region[Step]]:
     return [p.item.body for p in walk(spmd.body) if isinstance(p.item, Repeat)]
+
+
+def test_blocks_among_zeros_join_an_all_reduce_on_one_axis() -> None:
+    """A gather pays its own latency; beside a sum that is completed an all-reduce of the same blocks pays none."""
+    text = """model "join"
+dim B = 3, E = 64, F = 64
+main(x: bf16[B,E] @ BE_x, y: bf16[B,F] @ BF_x) {
+  param W: bf16[E] @ E_x
+  a[B] @ B partialsum-x = x[B,E] * W[E]
+  b = exp(y)
+  return a, b
+}
+"""
+    joined = """sharded "join" main on x=4
+sizes B=3 E=64 F=64
+input x:  bf16 BE_x
+input y:  bf16 BF_x
+param W: bf16 E_x
+  a  bf16 B partialsum-x = x[B,E] * W[E]
+  b  bf16 BF_x = exp(y)
+  b' bf16 BF partialsum-x = embed(x) F of b
+  a' bf16 B = all-reduce(x) of a
++ b'' bf16 BF = all-reduce(x) of b'
+return a', b''
+"""
+    chip, mesh = Hardware.load("tpu-v4"), Mesh.parse("x=4")
+    by_hand = parse_spmd(Source("join.steps", joined))
+    source = Source("join.esti", text)
+    program = expand(parse(source), source)
+    verify(by_hand, program)
+    pins = parse_pins(Source("join.pins", "stored a B\nstored b BF"), program)
+    plan = choose(program, "main", mesh, Options(chip, pins=pins))
+    assert plan.price == pytest.approx(estimate(by_hand, chip).totals().total_s, rel=1e-9)
+    apart = estimate(parse_spmd(Source("apart.steps", joined.replace("\n+ b", "\n  b"))), chip)
+    assert plan.price < 0.8 * apart.totals().total_s
 
 
 PAIR = """

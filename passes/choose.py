@@ -19,6 +19,7 @@ from .expansion.combinations import Combinations
 from .expansion.once import sent_once
 from .expansion.orders import Orders
 from .layouts.mesh_order import mesh_order
+from .layouts.space import TooLarge
 from .options import Options
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
@@ -108,7 +109,15 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
     trials.plan(first)
     _plan_orders(trials, orders)
     _plan_sending(trials, orders)
+    if trials.too_large and trials.found:
+        trials.leave(_least_of_all(trials, orders))
     return trials.best()
+
+
+def _least_of_all(trials: _Trials, orders: Combinations) -> float:
+    """What phases cost at the least with products in any orders, as far as that is known without a search."""
+    timed = trials.options.objective is Objective.TIME
+    return orders.least_s(trials.mesh, trials.options.hardware) if timed else 0.0
 
 
 def _plan_orders(trials: _Trials, orders: Combinations) -> None:
@@ -131,8 +140,7 @@ def _plan_orders(trials: _Trials, orders: Combinations) -> None:
         left = (orders.programs(picks) for picks in orders.every() if picks not in seen)
         trials.leave(min((trials.least(one) for one in left if trials.may_all_be(one, first)), default=math.inf))
     elif trials.orders_left:
-        timed = trials.options.objective is Objective.TIME
-        trials.leave(orders.least_s(trials.mesh, trials.options.hardware) if timed else 0.0)
+        trials.leave(_least_of_all(trials, orders))
 
 
 def _plan_sending(trials: _Trials, orders: Combinations) -> None:
@@ -150,8 +158,7 @@ def _plan_sending(trials: _Trials, orders: Combinations) -> None:
         ways = [one for one in every if trials.may_all_be(one, first)]
     else:
         ways = [one for one in ways if sum(one[name] is not best[name] for name in best) <= 1]
-        timed = trials.options.objective is Objective.TIME
-        trials.leave(orders.least_s(trials.mesh, trials.options.hardware) if timed else 0.0)
+        trials.leave(_least_of_all(trials, orders))
     for programs in ways:
         if not trials.has_tried(programs) and trials.may_pay(programs):
             trials.plan(programs)
@@ -164,7 +171,8 @@ class _Trials:
     first. `refused`: why there was no plan at first, `unsure`: where there may be one all the same. `beaten`: the
     least bound of what costs too much. `bound`: what every plan that may be cheaper than what was found costs at the
     least, `in_mesh_order`: of layouts whose axes stand in mesh order, of some that were planned. `columns`: of the
-    largest problem. `orders_left`: in how many combinations of orders nothing was planned."""
+    largest problem. `orders_left`: in how many combinations of orders nothing was planned; `too_large`: whether some
+    were too large for it."""
 
     mesh: Mesh
     options: Options
@@ -178,6 +186,7 @@ class _Trials:
     in_mesh_order: bool = False
     columns: int = 0
     orders_left: int = 0
+    too_large: bool = False
     build_s: float = 0.0
     solve_s: float = 0.0
     _tasks: dict[tuple[int, ...], Task] = field(default_factory=dict)
@@ -236,7 +245,8 @@ class _Trials:
             problem = self._task(programs).problem
             started = time.perf_counter()
             least = least_price(problem)
-        except InputError:
+        except InputError as error:
+            self.too_large |= isinstance(error, TooLarge)
             return math.inf
         self.solve_s += time.perf_counter() - started
         return least
@@ -275,6 +285,7 @@ class _Trials:
             found = planned(task, below)
         except (InputError, Cutoff) as error:
             self.refused = self.refused or error
+            self.too_large |= isinstance(error, TooLarge)
             if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:  # there may be one all the same
                 self.unsure, self.bound = self.unsure or error, -math.inf
             if isinstance(error, Cutoff):

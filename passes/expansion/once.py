@@ -16,7 +16,6 @@ from ...ir.dataflow import rewritten
 from ...ir.program import Choose, Einsum, Op, Program, Reduce, Value
 
 Indices = tuple[str, ...]
-LEAST_GAIN = 0.02  # of what is sent, where each group is on a chip of its own: what gains less is not looked at
 
 
 @dataclass
@@ -45,7 +44,7 @@ class _Writer:
         if one is None or len(one.over) < 2:
             return None
         first = _of_blocks(one)
-        if first is None or first.share(self._size) * self._size(first.over[0]) >= one.keep * (1 - LEAST_GAIN):
+        if first is None or first.share(self._size) * self._size(first.over[0]) >= one.keep:
             return None
         return one
 

@@ -27,12 +27,17 @@ TENSOR_MODES = 3
 MAX_ROWS = 150_000  # ways to lay the axes on one tensor or op; four axes make a few thousand
 
 
-def too_large() -> InputError:
+class TooLarge(InputError):
+    """A mesh has more axes than can be searched: of what plans there are nothing is known."""
+
+
+def too_large() -> TooLarge:
     """The error for a mesh with more axes than can be searched."""
-    return fail(
+    found = fail(
         "The mesh has too many axes for a search of this program.",
         hint="merge axes of one kind, as in `8x4` for `2x2x2x2x2`; up to five axes are searched in seconds",
     )
+    return TooLarge(found.diagnostics)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from escc.passes import choose as choose_module
 from escc.passes.choose import choose
 from escc.passes.expansion.combinations import Combinations
 from escc.passes.expansion.orders import in_order
+from escc.passes.layouts.space import too_large
 from escc.passes.options import Options
 from escc.passes.plan import Cutoff, NoPlan, Outcome, Plan
 
@@ -232,6 +233,22 @@ def test_of_too_many_combinations_those_that_are_not_planned_are_in_the_bound(mo
     assert coarse.outcome is Outcome.FEASIBLE and coarse.price == plan.price
     assert 0.1 * least < coarse.bound < plan.bound <= least * (1 + 1e-9)
     assert coarse.bound == Combinations(several(sizes, (0,) * 3, shared=False), ["main"]).least_s(mesh, H100.hardware)
+
+
+def test_orders_that_are_too_large_for_a_search_are_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, mesh, seen = several((256, 384, 1024, 384), (0, 0)), Mesh.parse("q=8"), []
+
+    def large(*args: Any) -> Plan:
+        seen.append(args)
+        if len(seen) > 1:
+            raise too_large()
+        return planned(*args)
+
+    planned = choose_module.planned
+    monkeypatch.setattr(choose_module, "planned", large)
+    plan = choose(program, "main", mesh, H100)
+    assert len(seen) > 1 and plan.outcome is Outcome.FEASIBLE
+    assert plan.bound == Combinations(program, ["main"]).least_s(mesh, H100.hardware)
 
 
 def test_without_a_plan_the_refusal_is_one_of_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:

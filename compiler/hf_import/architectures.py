@@ -16,7 +16,19 @@ from .description import Transformer
 from .fields import Fields
 from .json_text import Document
 from .quantised import read_caches, read_quantised
-from .readers import BESIDE_TEXT, CLASSES, FLAT, OF_EXPERTS, OTHERS, PART_SIZES, READERS, TEXT_PARTS, TOWERS, VERSIONS
+from .readers import (
+    BESIDE_TEXT,
+    CLASSES,
+    FLAT,
+    OF_EXPERTS,
+    OTHERS,
+    PART_SIZES,
+    READERS,
+    SCORED_AS_ALONE,
+    TEXT_PARTS,
+    TOWERS,
+    VERSIONS,
+)
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
@@ -47,18 +59,26 @@ def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | No
         tied = whole.get("tie_word_embeddings")
         if "tie_word_embeddings" not in fields.entries and tied is not None:
             fields = fields.with_entry("tie_word_embeddings", whole.entries["tie_word_embeddings"])
-    model = Transformer(**vars(read(fields)), architecture=kind, dtype=named, quantised=quantised, caches=caches)
+    stack = read(fields)
+    if fields is not whole and _kind(whole) in TOWERS.keys() - set(SCORED_AS_ALONE):
+        stack = replace(stack, logit_scale=1.0, logit_cap=None)
+    model = Transformer(**vars(stack), architecture=kind, dtype=named, quantised=quantised, caches=caches)
     check_at_rest(fields)
     fields.refuse_unknown()
     fields.finish()
     return model
 
 
+def _kind(whole: Fields) -> str:
+    """The model type, empty where there is none."""
+    node = whole.get("model_type")
+    return node.value if node is not None and isinstance(node.value, str) else ""
+
+
 def _text_part(whole: Fields) -> tuple[Fields, str, str | None]:
     """The fields of the part of a model that reads and writes text, its architecture, and the class of the whole model
     where that is known."""
-    node = whole.get("model_type")
-    name = node.value if node is not None and isinstance(node.value, str) else ""
+    name = _kind(whole)
     refused = any(name in names for _, _, _, names in OTHERS)
     part = None if refused or name in READERS else _part(whole, name)
     if part is None and (name in FLAT or name in VERSIONS):

@@ -391,7 +391,8 @@ def llama4(fields: Fields) -> Stack:
         return replace(plain, chunk=reach, heated=heated if grows else None)
 
     step = fields.count("interleave_moe_layer_step", 1)
-    sparse = fields.places("moe_layers", sizes.layers) or set(range(step - 1, sizes.layers, step))
+    named = fields.places("moe_layers", sizes.layers)  # an empty list names none
+    sparse = set(range(step - 1, sizes.layers, step)) if named is None else named
     count, kept = fields.count("num_local_experts", 16), fields.count("num_experts_per_tok", 1)
     check_counts(fields, (), "num_experts_per_tok", count, kept)
     width, activation = fields.count("intermediate_size", 8192), read_activation(fields, "hidden_act", "silu")

@@ -13,6 +13,7 @@ from .llama import biased_heads, feed_forward, stacked
 from .rotary import rope, ropes_by_kind
 
 SCALED = "sqrt(size(E))"
+TANH = "gelu"  # their activation where the config does not say, as the language calls the tanh gelu
 
 
 def gemma(fields: Fields) -> Stack:
@@ -28,8 +29,8 @@ def gemma(fields: Fields) -> Stack:
 def gemma2(fields: Fields) -> Stack:
     """Gemma 2: every other layer looks through a window, scores are capped."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=8192, strict=True), kinds=None)
-    turned = rope(fields, sizes)
-    return _sandwiched(fields, sizes, {FULL: turned, WINDOW: turned}, 2, QueryNorm.NONE, (50.0, 30.0))
+    turned, cap = rope(fields, sizes), fields.optional("attn_logit_softcapping", 50.0)
+    return _sandwiched(fields, sizes, {FULL: turned, WINDOW: turned}, 2, QueryNorm.NONE, 30.0, cap)
 
 
 def vaultgemma(fields: Fields) -> Stack:
@@ -44,7 +45,8 @@ def gemma3(fields: Fields) -> Stack:
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=131072, strict=True), kinds=None)
     turned = ropes_by_kind(fields, sizes, {FULL: ("rope_theta", 1e6), WINDOW: ("rope_local_base_freq", 1e4)}, FULL)
     every = fields.count("sliding_window_pattern", 6)
-    return _sandwiched(fields, sizes, turned, every, QueryNorm.HEAD, (None, None))
+    fields.inert(["attn_logit_softcapping"])  # which it does not read: scores of attention are not capped
+    return _sandwiched(fields, sizes, turned, every, QueryNorm.HEAD, None)
 
 
 def gemma4(fields: Fields) -> Stack:
@@ -68,7 +70,7 @@ def gemma4(fields: Fields) -> Stack:
         WINDOW: replace(common, window=window if window < sizes.context else None),
         FULL: replace(common, kv_heads=heads, head_dim=wide, rope=far, shared_value=shared),
     }
-    activation = read_activation(fields, "hidden_activation", "gelu", exact_gelu=False)
+    activation = read_activation(fields, "hidden_activation", TANH)
     forward = FeedForward(fields.count("intermediate_size", 9216), activation)
     experts = _experts_beside(fields, activation) if fields.flag("enable_moe_block", False) else None
     fields.inert(["num_experts", "top_k_experts", "moe_intermediate_size"])
@@ -180,10 +182,11 @@ def _sandwiched(
     turned: dict[str, Rope],
     every: int,
     query_norm: QueryNorm,
-    caps: tuple[float | None, float | None],
+    token_cap: float | None,
+    cap: float | None = None,
 ) -> Stack:
     """A model with norms before and behind attention and feed-forward; every so many-th layer sees all tokens.
-    `caps`: of scores of attention and of tokens, where the config does not say."""
+    `token_cap`: of scores of tokens, where the config does not say; `cap`: of those of attention."""
     bias = fields.flag("attention_bias", False)
     fields.must_be("use_bidirectional_attention", [False], "only models in which a token sees none after it are known")
     kinds = kinds_of(fields, sizes.layers, every)
@@ -196,20 +199,20 @@ def _sandwiched(
         output_bias=bias,
         query_norm=query_norm,
         scale=fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        cap=fields.optional("attn_logit_softcapping", caps[0]),
+        cap=cap,
     )
     fields.inert(["cache_implementation", "_sliding_window_pattern"])  # the latter is what `layer_types` came from
     if fields.get("sliding_window_size") is not None and fields.count("sliding_window_size") != window:
         fields.refuse("sliding_window_size", f"`sliding_window_size` is not {window:,}, as `sliding_window` is.")
     fields.inert(["hidden_act"])  # that of Gemma, which published configs have as well; `hidden_activation` is read
-    activation = read_activation(fields, "hidden_activation", "gelu", exact_gelu=False)
+    activation = read_activation(fields, "hidden_activation", TANH)
     forward = FeedForward(fields.count("intermediate_size"), activation)
     reach = {FULL: None, WINDOW: window if window < sizes.context else None}
     layers = tuple(
         Layer(replace(attention, rope=turned[kind], window=reach[kind]), forward, norms=Norms.BOTH) for kind in kinds
     )
     model = stacked(fields, sizes, layers, tied=True)
-    return replace(_scaled(model), logit_cap=fields.optional("final_logit_softcapping", caps[1]))
+    return replace(_scaled(model), logit_cap=fields.optional("final_logit_softcapping", token_cap))
 
 
 def _scaled(model: Stack) -> Stack:

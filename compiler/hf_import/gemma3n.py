@@ -9,7 +9,7 @@ from statistics import NormalDist
 from .common import FULL, WINDOW, Defaults, kinds_of, read_activation, read_sizes
 from .description import Attention, FeedForward, Layer, Norms, QueryNorm, Sharing, Stack, Streams
 from .fields import Fields
-from .gemma import SCALED, read_sharing, shared_attention
+from .gemma import SCALED, TANH, read_sharing, shared_attention
 from .llama import stacked
 from .rotary import ropes_by_kind
 
@@ -61,7 +61,7 @@ def _streams(fields: Fields) -> Streams:
 
 def _forwards(fields: Fields, layers: int) -> list[FeedForward]:
     """The feed-forward of each layer."""
-    activation = read_activation(fields, "hidden_activation", "gelu", exact_gelu=False)
+    activation = read_activation(fields, "hidden_activation", TANH)
     widths = fields.each("intermediate_size", layers, 16384)
     sparse = min(SPARSE_LAYERS, layers) if layers > SPARSE_LAYERS else 0
     shares = _shares(fields, [SPARSE] * sparse + [0.0] * (layers - sparse))

@@ -157,6 +157,9 @@ TOWERS = {  # models with a part for text, by what that is where it does not say
     "internvl_chat": "qwen2",
     "deepseek_vl_v2": "deepseek_v2",
 }
+SCORED_AS_ALONE = (  # those of them whose text scores tokens as it does alone; other heads neither scale nor cap
+    *("llama4", "gemma3n", "gemma4", "internvl_chat", "deepseek_vl_v2", "kimi_vl", "kimi_k25"),
+)
 TEXT_PARTS = ("text_config", "llm_config", "language_config")  # where the part for text stands
 FLAT = ("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe")  # of which it may stand in the config itself
 VERSIONS: Mapping[str, Mapping[str, str]] = {  # likewise, and by its version of another architecture

@@ -207,6 +207,8 @@ def _yarn(fields: Fields, context: int) -> str:
     original = fields.number("original_max_position_embeddings", float(context))
     for name in ("attn_factor", "extrapolation_factor"):
         fields.must_be(name, [1, 1.0], "only YaRN without it is known")
+    if fields.complete and fast < slow:
+        fields.refuse("beta_fast", "`beta_fast` must not be below `beta_slow`.")
     numbers = [factor, fast, slow, original]
     attention = fields.optional("attention_factor")
     scale, all_dims = fields.optional("mscale"), fields.optional("mscale_all_dim")

@@ -215,14 +215,14 @@ def granite_shared(fields: Fields) -> Stack:
 
 def _shared(fields: Fields) -> FeedForward | Experts:
     """A feed-forward that all tokens take, and beside it experts, where there are any."""
-    fields.inert(["num_local_experts", "num_experts_per_tok", "intermediate_size", "num_experts"])
-    shared, activation = fields.whole("shared_intermediate_size", 1024), read_activation(fields, "hidden_act", "silu")
-    count, kept = fields.whole("num_local_experts", 8), fields.whole("num_experts_per_tok", 2)
+    fields.inert(["num_experts_per_tok", "intermediate_size", "num_experts"])
+    count, activation = fields.whole("num_local_experts", 8), read_activation(fields, "hidden_act", "silu")
     if count == 0:
-        return FeedForward(max(1, shared), activation)
-    check_counts(fields, ("num_experts",), "num_experts_per_tok", count, max(1, kept))
+        return FeedForward(fields.count("shared_intermediate_size", 1024), activation)
+    shared, kept = fields.whole("shared_intermediate_size", 1024), fields.count("num_experts_per_tok", 2)
+    check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
     width, router = fields.count("intermediate_size"), Router("softmax", normalised=True)
-    return Experts(count, max(1, kept), width, activation, router, shared=shared)
+    return Experts(count, kept, width, activation, router, shared=shared)
 
 
 def dbrx(fields: Fields) -> Stack:

@@ -12,7 +12,7 @@ import pytest
 from escc.compiler.hf_import.architectures import read_config
 from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Heat, Transformer
 from escc.compiler.hf_import.json_text import read_json
-from escc.compiler.hf_import.readers import FLAT, OF_EXPERTS, READERS, TOWERS
+from escc.compiler.hf_import.readers import FLAT, OF_EXPERTS, READERS, SCORED_AS_ALONE, TOWERS
 from escc.compiler.hf_import.write import model_text
 from escc.ir.dataflow import ops
 from escc.ir.diagnostics import InputError, Source
@@ -189,6 +189,36 @@ def test_which_gelu_is_the_exact_one(act: str, activation: str) -> None:
     assert forward(config("gpt_neox", hidden_act=act)).activation == activation
 
 
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "vaultgemma"])
+@pytest.mark.parametrize(("act", "activation"), [("gelu", "gelu_exact"), (..., "gelu"), ("gelu_pytorch_tanh", "gelu")])
+def test_later_gemmas_take_gelu_for_the_exact_one(kind: str, act: object, activation: str) -> None:
+    found = {layer.forward for layer in read(config(kind, hidden_activation=act)).layers}
+    assert {one.activation for one in found if isinstance(one, FeedForward)} == {activation}
+
+
+@pytest.mark.parametrize(("kind", "cap"), [("gemma2", 20.0), ("vaultgemma", 20.0), ("gemma3_text", None)])
+def test_gemma_3_caps_no_scores_of_attention(kind: str, cap: float | None) -> None:
+    model = read(config(kind, attn_logit_softcapping=20.0))
+    assert {layer.attention.cap for layer in model.layers if isinstance(layer.attention, Attention)} == {cap}
+
+
+def test_an_empty_list_of_layers_with_experts_names_none() -> None:
+    kinds = {
+        name: {type(layer.forward) for layer in read(config("llama4_text", **more)).layers}
+        for name, more in {"none": {"moe_layers": []}, "unsaid": {}, "null": {"moe_layers": None}}.items()
+    }
+    assert kinds == {"none": {FeedForward}, "unsaid": {Experts}, "null": {Experts}}
+
+
+@pytest.mark.parametrize("said", [0, None])
+def test_experts_of_which_a_token_takes_none_are_refused(said: object) -> None:
+    assert experts(config("granitemoeshared", num_experts_per_tok=1)).chosen == 1
+    with pytest.raises(InputError, match="`num_experts_per_tok` must be a whole number from 1"):
+        read(config("granitemoeshared", num_experts_per_tok=said))
+    with pytest.raises(InputError, match="`shared_intermediate_size` must be a whole number from 1"):
+        read(config("granitemoeshared", num_local_experts=0, shared_intermediate_size=0))
+
+
 def test_gpt_neox_has_a_key_and_a_value_for_each_head_as_wide_as_divides_the_model() -> None:
     model = heads(config("gpt_neox", num_key_value_heads=1, head_dim=4, rotary_pct=0.5))
     assert (model.kv_heads, model.head_dim) == (32, 2)
@@ -275,14 +305,31 @@ def test_no_architecture_is_taken_for_another(name: str) -> None:
 
 @pytest.mark.parametrize("whole", sorted(TOWERS))
 def test_a_part_for_text_is_read_as_it_would_be_alone(whole: str) -> None:
+    """But for what its own head does to scores, where the whole has a head."""
     kind = TOWERS[whole]
     alone = json.loads(config(kind))
     own = {name: value for name, value in alone.items() if name != "model_type"}
     nested: dict[str, Any] = {"model_type": whole, "vision_config": {}, "text_config": own}
-    assert read(json.dumps(nested)) == read(json.dumps(alone))
-    assert read(json.dumps(nested | {"text_config": alone})) == read(json.dumps(alone))
+    plain = {} if whole in SCORED_AS_ALONE else {"logit_scale": 1.0, "logit_cap": None}
+    wanted = replace(read(json.dumps(alone)), **plain)
+    assert read(json.dumps(nested)) == wanted
+    assert read(json.dumps(nested | {"text_config": alone})) == wanted
     thinking = {"model_type": whole, "thinker_config": {"audio_config": {}, "text_config": alone}, "talker_config": {}}
-    assert read(json.dumps(thinking)) == read(json.dumps(alone))
+    assert read(json.dumps(thinking)) == wanted
+
+
+def test_a_head_of_the_whole_neither_scales_nor_caps_scores() -> None:
+    """As of Aya Vision, Granite Vision and Gemma 3; Gemma 3n caps them."""
+    for whole, kind, said in (
+        ("aya_vision", "cohere2", {"logit_scale": 0.5}),
+        ("llava_next", "granite", {"logits_scaling": 8.0}),
+        ("gemma3", "gemma3_text", {"final_logit_softcapping": 3.0}),
+        ("gemma3n", "gemma3n_text", {"final_logit_softcapping": 3.0}),
+    ):
+        text = json.loads(config(kind, **said))
+        alone, model = read(json.dumps(text)), read(json.dumps({"model_type": whole, "text_config": text}))
+        assert (alone.logit_scale, alone.logit_cap) != (1.0, None)
+        assert ((model.logit_scale, model.logit_cap) == (1.0, None)) == (whole != "gemma3n")
 
 
 @pytest.mark.parametrize("whole", FLAT)
@@ -355,6 +402,9 @@ def test_yarn_may_say_what_it_always_does() -> None:
     assert heads(config("llama", head_dim=8, rope_scaling=yarn | {"type": "deepseek_yarn"})).rope == plain
     with pytest.raises(InputError, match="`attn_factor` is set"):
         read(config("llama", head_dim=8, rope_scaling=yarn | {"attn_factor": 2.0}))
+    assert heads(config("llama", head_dim=8, rope_scaling=yarn | {"beta_fast": 2, "beta_slow": 2})).rope is not None
+    with pytest.raises(InputError, match="`beta_fast` must not be below `beta_slow`"):
+        read(config("llama", head_dim=8, rope_scaling=yarn | {"beta_slow": 33}))
 
 
 def test_experts_of_texts_are_those_that_lists_name_first() -> None:

@@ -46,7 +46,7 @@ def mixtral(fields: Fields) -> Stack:
 def phimoe(fields: Fields) -> Stack:
     """Phi-3.5-MoE: layernorm, and two experts, each weighed among those whose scores are near its own."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
-    turned = rope(fields, sizes, default_base=1e6, magnitude="short_mscale")
+    turned = rope(fields, sizes, default_base=1e6, magnitudes=("short_mscale", "long_mscale"))
     if turned.scaling is not None and not turned.scaling.startswith("longrope"):
         fields.refuse("rope_scaling", "Only rope as it is, or by longrope, is known here.")
     fields.inert(["original_max_position_embeddings", "input_jitter_noise"])  # it stands with the scaling; of training

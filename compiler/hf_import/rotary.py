@@ -60,7 +60,7 @@ def rope(
     default_base: float = 10000.0,
     default_scaling: str | None = None,
     original: int | None = None,
-    magnitude: str | None = None,
+    magnitudes: tuple[str, str] | None = None,
 ) -> Rope:
     """The rotary positions of a model.
 
@@ -68,14 +68,15 @@ def rope(
     that is turned, and the share where it is missing; None: all of a head is turned. `share_of`: what
     that is a share of, if not of a head. `default_base`, `default_scaling`: where the config does
     not say. `original`: the positions of the first training, where they do not stand with the scaling.
-    `magnitude`: the field of a scaling with that by which longrope makes queries and keys larger.
+    `magnitudes`: the fields of a scaling with that by which longrope makes queries and keys larger, in contexts up to
+    those of the first training and in longer ones.
     """
     own_share = 1.0 if share is None else fields.number(*share)
     plain = _Said(fields.number(base, default_base), own_share, default_scaling)
     found = plain
     parts = [(name, fields.part(name)) for name in ("rope_scaling", "rope_parameters")]
     said = [
-        (name, _said(part, plain, sizes, original, magnitude))
+        (name, _said(part, plain, sizes, original, magnitudes))
         for name, part in parts
         if part is not None and part.entries
     ]
@@ -98,9 +99,11 @@ def rope(
     return Rope(found.base, turned, found.scaling)
 
 
-def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None, magnitude: str | None = None) -> _Said:
+def _said(
+    part: Fields, plain: _Said, sizes: Sizes, original: int | None = None, magnitudes: tuple[str, str] | None = None
+) -> _Said:
     """What an object says, and of what it says nothing what stands beside it."""
-    scaling = _scaling(part, sizes.context, original, magnitude)
+    scaling = _scaling(part, sizes.context, original, magnitudes)
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
     if "alpha" in part.known & part.entries.keys():  # Hunyuan's, which makes the base larger for all contexts
         base *= part.number("alpha") ** (sizes.head_dim / max(1, sizes.head_dim - 2))
@@ -161,7 +164,7 @@ def _turned(fields: Fields, head_dim: int, share_of: int, share: float, where: s
     return head_dim
 
 
-def _scaling(fields: Fields, context: int, original: int | None, magnitude: str | None) -> str | None:
+def _scaling(fields: Fields, context: int, original: int | None, magnitudes: tuple[str, str] | None) -> str | None:
     """The scaling of the frequencies, as the language writes it; None for none.
 
     `context`: the most positions of the model, from which it was not extended unless that is said.
@@ -193,7 +196,7 @@ def _scaling(fields: Fields, context: int, original: int | None, magnitude: str 
         case "yarn" | "deepseek_yarn":
             return _yarn(fields, context)
         case "longrope" | "su":
-            return _longrope(fields, context, original, magnitude)
+            return _longrope(fields, context, original, magnitudes)
     fields.inert(fields.entries)  # one finding is enough
     shown = f"`{kind[:40]}`" if isinstance(kind, str) else "of this type"
     fields.refuse(name, f"Rope scaling {shown} is not supported.", f"supported are {', '.join(KINDS)}")
@@ -223,15 +226,22 @@ def magnified(factor: float, by: float = 1.0) -> float:
     return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _longrope(fields: Fields, context: int, known: int | None, magnitude: str | None) -> str:
-    """LongRoPE (arXiv:2402.13753), with the factors of contexts up to that of the first training."""
-    short = fields.numbers("short_factor")
-    fields.numbers("long_factor")
+def _longrope(fields: Fields, context: int, known: int | None, magnitudes: tuple[str, str] | None) -> str:
+    """LongRoPE (arXiv:2402.13753), with the factors of contexts up to the first training's, and of longer ones."""
+    short, long = fields.numbers("short_factor"), fields.numbers("long_factor")
     original = fields.number("original_max_position_embeddings", float(known or context))
     factor = fields.optional("factor") or context / original
-    if magnitude is not None:
-        fields.inert(["long_mscale"])  # of longer contexts, as their factors are
-    attention = fields.number(magnitude) if magnitude else fields.optional("attention_factor")
-    if attention is None:
-        attention = 1.0 if factor <= 1 or original <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    return f"longrope({number_text(attention)}, [{', '.join(map(number_text, short))}])"
+    if magnitudes is not None:
+        attention, longer = (fields.number(name) for name in magnitudes)
+        long = short  # with which `transformers` turns contexts of any length where magnitudes are said
+    else:
+        said = fields.optional("attention_factor")
+        plain = factor <= 1 or original <= 1
+        grown = 1.0 if plain else math.sqrt(1 + math.log(factor) / math.log(original))
+        attention = longer = grown if said is None else said
+    own, beyond = (
+        f"{number_text(a)}, [{', '.join(map(number_text, b))}]" for a, b in ((attention, short), (longer, long))
+    )
+    if own == beyond or context <= original:
+        return f"longrope({own})"
+    return f"longrope({own}, {number_text(original)}, {beyond})"

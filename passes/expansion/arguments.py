@@ -17,20 +17,21 @@ from .report import Refused
 
 @dataclass(frozen=True)
 class Turned:
-    """What rope turns: the pairs along `dim`, with their number in `pair`, for a result called `target`."""
+    """What rope turns: the pairs along `dim`, with their number in `pair`, for a result called `target`. `context`: the
+    dim along which places are counted."""
 
     target: str
     dim: str
+    context: str
     base: float
     pair: Expr
 
 
 class Scaling(Protocol):
-    """What becomes of rope's frequencies. cos and sin are multiplied by `attention`."""
+    """What becomes of rope's frequencies, and what cos and sin are multiplied by."""
 
-    @property
-    def attention(self) -> float:
-        """What cos and sin are multiplied by."""
+    def magnitude(self, context: str) -> Expr:
+        """What cos and sin are multiplied by, where places are counted along the dim `context`."""
         ...
 
     def slowed(self, body: Body, frequency: Expr, turned: Turned) -> Expr:

@@ -147,12 +147,13 @@ def rope(body: Body, target: str, given: Arguments) -> str:
     frequency: Expr = Call("power", (Const(given.base), exponent))
     if given.scaling is not None:
         plain = body.emit(Map(body.fresh(f"{target}.plain"), frequency), (dim,), Dtype.F32)
-        slowed = given.scaling.slowed(body, Operand(plain), Turned(target, dim, given.base, pair))
+        slowed = given.scaling.slowed(body, Operand(plain), Turned(target, dim, context, given.base, pair))
         frequency = Operand(body.emit(Map(body.fresh(f"{target}.frequency"), slowed), (dim,), Dtype.F32))
     angle = multiply(position, frequency)
     turned = add(multiply(Operand(x), Call("cos", (angle,))), multiply(Rotate(Operand(x), dim), Call("sin", (angle,))))
-    if given.scaling is not None and given.scaling.attention != 1:
-        turned = multiply(Const(given.scaling.attention), turned)
+    magnitude = Const(1.0) if given.scaling is None else given.scaling.magnitude(context)
+    if magnitude != Const(1.0):
+        turned = multiply(magnitude, turned)
     return body.emit(Map(target, turned), body.value(x).dims, given.dtype or body.floating([x]))
 
 

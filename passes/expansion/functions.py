@@ -84,7 +84,9 @@ KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
         Function(
             ARGUMENTS["longrope"],
             "the frequency of each pair is divided by its own of the `factors`, a list such as `[1, 1.02]`; cos and "
-            "sin are multiplied by `attention`",
+            "sin are multiplied by `attention`; where M of `at=L into M` has more than `original` places, by the last "
+            "two in their place",
+            optional=3,
         ),
     ),
 }

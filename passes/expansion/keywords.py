@@ -10,7 +10,7 @@ from ...ir.text.surface import Argument, Call, DimList, Ident, Into, Keyword, Na
 from .arguments import BASE, EPSILON, Arguments, Causal, Composite, Scaling
 from .dims import MAX_SIZE, DimTable
 from .report import Refused
-from .scalings import ARGUMENTS, First, Linear, Llama3, LongRope, Yarn, yarn_attention
+from .scalings import ARGUMENTS, First, Linear, Llama3, Longer, LongRope, Yarn, yarn_attention
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,13 @@ def _longrope(call: Call) -> LongRope:
     match call.arguments:
         case (Number(attention), Numbers(factors)) if attention > 0 and min(factors) > 0:
             return LongRope(attention, factors)
-    hint = "write `scaling=longrope(1.19, [1, 1.02, 1.05])`"
+        case (Number(attention), Numbers(factors), Number(original), Number(more), Numbers(others)) if (
+            min(attention, original, more, *factors, *others) > 0
+        ):
+            return LongRope(attention, factors, Longer(original, more, others))
+    hint = (
+        "write `scaling=longrope(1.19, [1, 1.02, 1.05])`, or behind that `4096`, and the same two for longer contexts"
+    )
     raise Refused(
         "`longrope` takes the attention factor, and a number above 0 for each pair in a list.", call.span, hint
     )

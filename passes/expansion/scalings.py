@@ -9,14 +9,24 @@ from dataclasses import dataclass
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Size
 from ...ir.program import Map
-from .arguments import Turned, add, divide, multiply, subtract, where_equal
+from .arguments import Turned, add, divide, multiply, subtract, where, where_equal
 from .body import Body
 from .dims import Pairs
 from .report import Refused
 
 
+class _Attention:
+    """What multiplies cos and sin by one number, `attention`, in all contexts."""
+
+    attention: float
+
+    def magnitude(self, context: str) -> Expr:
+        """What cos and sin are multiplied by."""
+        return Const(self.attention)
+
+
 @dataclass(frozen=True)
-class Linear:
+class Linear(_Attention):
     """All frequencies are divided by `factor`."""
 
     factor: float
@@ -28,7 +38,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Llama3:
+class Llama3(_Attention):
     """Frequencies that turn less than `low` times within `original` positions are divided by `factor`.
 
     Those that turn more than `high` times stay; between, the share that stays grows linearly. `low`
@@ -50,7 +60,7 @@ class Llama3:
 
 
 @dataclass(frozen=True)
-class Yarn:
+class Yarn(_Attention):
     """Frequencies that turn more than `fast` times within `original` positions stay, those that turn less than `slow`
     times are divided by `factor`; between, the share that stays falls linearly with the number of the pair.
 
@@ -92,7 +102,7 @@ def yarn_attention(factor: float) -> float:
 
 
 @dataclass(frozen=True)
-class First:
+class First(_Attention):
     """The first `pairs` turn as they would, the others not at all."""
 
     pairs: float
@@ -107,14 +117,33 @@ PART = 64  # numbers of a table in one expression, which is to stay within what 
 
 
 @dataclass(frozen=True)
+class Longer:
+    """What counts of contexts of more than `original` places, by their sizes and not by what is filled of them: caches
+    keep keys as they were turned, so that all of a run must be turned alike."""
+
+    original: float
+    attention: float
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class LongRope:
     """The frequency of each pair is divided by a factor of its own, and cos and sin are multiplied by `attention`.
+    `longer`: what counts in their place in longer contexts, None for the same.
 
     LongRoPE (arXiv:2402.13753).
     """
 
     attention: float
     factors: tuple[float, ...]
+    longer: Longer | None = None
+
+    def magnitude(self, context: str) -> Expr:
+        """What cos and sin are multiplied by."""
+        own, longer = Const(self.attention), self.longer
+        if longer is None or longer.attention == self.attention:
+            return own
+        return _up_to(context, longer.original, own, Const(longer.attention))
 
     def slowed(self, body: Body, frequency: Expr, turned: Turned) -> Expr:
         """The frequencies, radians per position, after scaling.
@@ -122,28 +151,43 @@ class LongRope:
         The table is a tree of choices by the number of the pair. It is no parameter, as no checkpoint holds it and no
         chip has to store it; and a tree needs nothing of backends that they do not have.
         """
-        body.context.constraints += [Pairs(turned.dim, len(self.factors), body.at)]
         pair = Operand(body.emit(Map(body.fresh(f"{turned.target}.pair"), turned.pair), (turned.dim,), Dtype.F32))
-        found: Expr | None = None
-        for start in reversed(range(0, len(self.factors), PART)):
-            stop = min(start + PART, len(self.factors))
-            part = self._chosen(pair, start, stop)
-            found = part if found is None else _below(pair, stop, part, found)
-            found = Operand(body.emit(Map(body.fresh(f"{turned.target}.factor"), found), (turned.dim,), Dtype.F32))
-        assert found is not None, "there is a factor at least"
+        found = _looked_up(body, pair, self.factors, turned)
+        longer = self.longer
+        if longer is not None and longer.factors != self.factors:
+            found = _up_to(turned.context, longer.original, found, _looked_up(body, pair, longer.factors, turned))
         return divide(frequency, found)
 
-    def _chosen(self, pair: Expr, start: int, stop: int) -> Expr:
-        """The factor of a pair that is one of those from `start` up to `stop`."""
-        if len(set(self.factors[start:stop])) == 1:
-            return Const(self.factors[start])
-        middle = (start + stop) // 2
-        return _below(pair, middle, self._chosen(pair, start, middle), self._chosen(pair, middle, stop))
+
+def _looked_up(body: Body, pair: Expr, factors: tuple[float, ...], turned: Turned) -> Expr:
+    """The factor of each pair."""
+    body.context.constraints += [Pairs(turned.dim, len(factors), body.at)]
+    found: Expr | None = None
+    for start in reversed(range(0, len(factors), PART)):
+        stop = min(start + PART, len(factors))
+        part = _chosen(pair, factors, start, stop)
+        found = part if found is None else _below(pair, stop, part, found)
+        found = Operand(body.emit(Map(body.fresh(f"{turned.target}.factor"), found), (turned.dim,), Dtype.F32))
+    assert found is not None, "there is a factor at least"
+    return found
+
+
+def _chosen(pair: Expr, factors: tuple[float, ...], start: int, stop: int) -> Expr:
+    """The factor of a pair that is one of those from `start` up to `stop`."""
+    if len(set(factors[start:stop])) == 1:
+        return Const(factors[start])
+    middle = (start + stop) // 2
+    return _below(pair, middle, _chosen(pair, factors, start, middle), _chosen(pair, factors, middle, stop))
+
+
+def _up_to(context: str, places: float, then: Expr, otherwise: Expr) -> Expr:
+    """`then` where a context has no more than so many places."""
+    return where(Call("less_equal", (Size(context), Const(places))), then, otherwise)
 
 
 def _below(pair: Expr, end: int, then: Expr, otherwise: Expr) -> Expr:
     """`then` for the pairs below `end`."""
-    return Call("where", (Call("less_equal", (pair, Const(end - 1.0))), then, otherwise))
+    return where(Call("less_equal", (pair, Const(end - 1.0))), then, otherwise)
 
 
 def _clamped(expr: Expr) -> Expr:
@@ -151,11 +195,11 @@ def _clamped(expr: Expr) -> Expr:
     return Call("maximum", (Const(0.0), Call("minimum", (Const(1.0), expr))))
 
 
-# What stands in a call in `scaling=`. Of `yarn` the last two may be missing.
+# What stands in a call in `scaling=`. Of `yarn` the last two may be missing, of `longrope` the last three together.
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "first": ("pairs",),
     "llama3": ("factor", "low", "high", "original"),
     "yarn": ("factor", "beta_fast", "beta_slow", "original", "attention", "exact"),
-    "longrope": ("attention", "factors"),
+    "longrope": ("attention", "factors", "original", "long_attention", "long_factors"),
 }

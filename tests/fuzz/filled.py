@@ -88,6 +88,9 @@ MODELS: Mapping[str, Callable[[], str]] = {
     "a table": lambda: filled(
         OPEN + "b=rope(x,over=B,at=A into C,scaling=longrope(1,[1", ",{k}", "]))\n" + CLOSE, 2
     ),
+    "a table of longer contexts": lambda: filled(
+        OPEN + "b=rope(x,over=B,at=A into C,scaling=longrope(1,[1,2],8,1,[1", ",{k}", "]))\n" + CLOSE, 2
+    ),
     "softmaxes": lambda: filled(OPEN, "b{k}=softmax(x,over=B)\n", CLOSE, 10),
     "softmaxes, padded": lambda: filled(
         OPEN.replace("B = 4", "B = 3 pad 4"), "b{k}=softmax(x,over=B)\n", CLOSE, 10, 1_500

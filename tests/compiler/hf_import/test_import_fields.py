@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from escc.compiler.hf_import.architectures import read_config
-from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Heat, Transformer
+from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Heat, Rope, Transformer
 from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.readers import FLAT, OF_EXPERTS, READERS, SCORED_AS_ALONE, TOWERS
 from escc.compiler.hf_import.write import model_text
@@ -393,6 +393,21 @@ def test_dynamic_rope_is_plain_up_to_the_context_of_a_model_but_where_it_has_a_l
     scaling = {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, "mscale": 1.0, "beta_fast": 32}
     turned = heads(config("hunyuan_v1_dense", head_dim=8, rope_scaling=scaling)).rope
     assert turned is not None and turned.scaling is None and turned.base == pytest.approx(1e4 * 1000 ** (8 / 6))
+
+
+def test_longrope_has_factors_of_contexts_up_to_the_first_training_and_of_longer_ones() -> None:
+    """Of Phi-3.5-MoE `transformers` computes frequencies by the short ones alone, and has two magnitudes."""
+    scaling = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0], "attention_factor": 1.5}
+    for original, said in ((32, "1.5, [1, 1.5], 32, 1.5, [2, 3]"), (128, "1.5, [1, 1.5]")):
+        more = {"head_dim": 4, "original_max_position_embeddings": original}
+        assert heads(config("phi3", **more, rope_scaling=scaling)).rope == Rope(1e4, 4, f"longrope({said})")
+    scaling |= {"long_factor": [1.0, 1.5], "original_max_position_embeddings": 32}
+    assert heads(config("phi3", head_dim=4, rope_scaling=scaling)).rope == Rope(1e4, 4, "longrope(1.5, [1, 1.5])")
+    del scaling["attention_factor"]
+    scaling |= {"long_factor": [2.0, 3.0], "short_mscale": 1.25, "long_mscale": 1.5}
+    found = read(config("phimoe", num_attention_heads=16, rope_scaling=scaling)).layers[0].attention
+    assert isinstance(found, Attention)
+    assert found.rope == Rope(1e6, 4, "longrope(1.25, [1, 1.5], 32, 1.5, [1, 1.5])")
 
 
 def test_yarn_may_say_what_it_always_does() -> None:

@@ -96,6 +96,15 @@ def test_longrope_divides_each_pair_by_its_own(size: int, plateau: bool) -> None
     np.testing.assert_allclose(found, expected(frequencies, 1.19), rtol=1e-12)
 
 
+@pytest.mark.parametrize("original", [LAST - 1, LAST, LAST + 1])
+def test_longrope_has_other_factors_of_longer_contexts(original: int) -> None:
+    """By the size of the context, wherever a token stands in it."""
+    found = turned(6, f"longrope(1.19, [1, 2, 3], {original}, 1.5, [4, 5, 6.5])")
+    factors, attention = ([4, 5, 6.5], 1.5) if original < LAST else ([1, 2, 3], 1.19)
+    frequencies = [10000 ** (-2 * pair / 6) / factor for pair, factor in enumerate(factors)]
+    np.testing.assert_allclose(found, expected(frequencies, attention), rtol=1e-12)
+
+
 def test_a_table_of_one_factor_is_a_number() -> None:
     one = program(8, "longrope(1, [2, 2, 2, 2])")
     assert "where" not in str(one.body.items)
@@ -103,7 +112,9 @@ def test_a_table_of_one_factor_is_a_number() -> None:
 
 
 def test_scalings_are_written_as_they_are_read() -> None:
-    for scaling in ("yarn(32, 32, 1, 4096, exact)", "longrope(1.19, [1, 1.02, 1e-07, 64.5])"):
+    table = "[1, 1.02, 1e-07, 64.5]"
+    longropes = f"longrope(1.19, {table})", f"longrope(1.19, {table}, 4096, 1.2, {table})"
+    for scaling in ("yarn(32, 32, 1, 4096, exact)", *longropes):
         call = f"rope(x, over=Q, at=L into M, scaling={scaling})"
         text = f"dim L = 2, M = 4, Q = 8\nmain(x: f32[L,Q]) {{ return {call} }}\n"
         model = parse(Source("a.esti", text))
@@ -128,6 +139,10 @@ def test_scalings_are_written_as_they_are_read() -> None:
         ("longrope(1, [1, 2, 0, 4])", "`longrope` takes the attention factor"),
         ("longrope(1, 2)", "`longrope` takes the attention factor"),
         ("longrope(1, [1, 2, 3])", "In phase `main`, Q = 8 has 4 pairs, and there are 3 factors of `longrope`."),
+        ("longrope(1, [1, 2, 3, 4], 8)", "`longrope` takes the attention factor"),
+        ("longrope(1, [1, 2, 3, 4], 8, 1)", "`longrope` takes the attention factor"),
+        ("longrope(1, [1, 2, 3, 4], 0, 1, [1, 2, 3, 4])", "`longrope` takes the attention factor"),
+        ("longrope(1, [1, 2, 3, 4], 8, 1, [1, 2, 3])", "there are 3 factors of `longrope`."),
         ("longrope(1, [1, 2, 3, 4, 5])", "give as many factors as there are pairs"),
         ("longrope(1, [Q])", "error"),
         ("longrope(1, [])", "error"),

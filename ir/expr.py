@@ -167,6 +167,19 @@ def sized_dims(expr: Expr) -> frozenset[str]:
             return frozenset()
 
 
+def size_bounds(expr: Expr) -> frozenset[tuple[str, float]]:
+    """The dims whose sizes it compares with numbers, each with the most that it may be."""
+    match expr:
+        case Call("less_equal", (Size(dim), Const(most))):
+            return frozenset({(dim, most)})
+        case Call(_, arguments):
+            return frozenset().union(*(size_bounds(a) for a in arguments))
+        case Rotate(inner, _):
+            return size_bounds(inner)
+        case _:
+            return frozenset()
+
+
 def context_dims(expr: Expr) -> frozenset[str]:
     """The dims of which it takes the filled part as a number."""
     match expr:

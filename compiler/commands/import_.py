@@ -100,7 +100,7 @@ def import_command(
     if checkpoint is not None:
         weights = map_of(model, program, checkpoint)
         text, weights, codes = coded(source, program, weights, checkpoint.kept)
-        texts = [text, map_text(weights, title)]
+        texts = [text, map_text(weights, title, model.limit)]
     if output is None:
         say(text)
     else:

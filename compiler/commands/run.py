@@ -13,6 +13,7 @@ from ...ir.choices import with_capacity
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...passes.options import Options
+from ..hf_import.weight_map import context_beside
 from ..jax.check import require_jax
 from ..plan.pipeline import load
 from ..plan.way import Offload, ahead_of
@@ -124,7 +125,8 @@ def run_command(
             raise fail("The unsharded model runs in one process.", hint="leave `--processes` out")
         if logits is not None:
             refuse_existing(path_of(logits).parent, [path_of(logits).name], force)
-        planned = plan_for(program, made, path_of(checkpoint), mesh, options, asked)
+        limit = context_beside(path_of(file))
+        planned = plan_for(program, made, path_of(checkpoint), mesh, options, asked, limit)
         _answer(planned, processes, check, logits, force, texts=not prompts.ids)
         return
     if room is not None:
@@ -167,6 +169,7 @@ def run_command(
 
 def _answer(planned: Planned, processes: int, check: bool, logits: str | None, force: bool, texts: bool) -> None:
     """Run what is planned with real weights, and say what came of it."""
+    complain(planned.warnings)
     done = answer(planned, processes, check, stream=texts)
     if done.scores is not None and logits is not None:
         write_files(path_of(logits).parent, {path_of(logits).name: npy(done.scores)}, force)

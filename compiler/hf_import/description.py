@@ -313,6 +313,13 @@ class Stack:
         """Its layers that differ."""
         return tuple(dict.fromkeys(self.layers))
 
+    @property
+    def limit(self) -> int | None:
+        """For how many places what is described here holds, as wider windows and scalings of longer contexts are left
+        out; None for any number, as where scores fall with distance, which goes on as it is."""
+        sloped = (isinstance(one.attention, Attention) and one.attention.slopes is not None for one in self.kinds)
+        return None if any(sloped) else self.context
+
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer(Stack):

@@ -5,6 +5,8 @@ repetitions of a block, and the steps change the last dim, but for the first. Wh
 of the parameter. Where layers come in patterns, the number of one is made of several counters, `{6a+b+3}`: `a` counts
 the repetitions of the outermost block, the next letters those in it, and the letters behind these the first dims of the
 parameter itself, such as experts. A part of a tensor that all layers share has such a number, too: `part {a+1} of 30`.
+
+The line `context 8192` says for how many places the model was imported; where there is none, for any number.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ _STEP = re.compile(
     rf"(first|after) {_NUMBER}|every {_NUMBER} from {_NUMBER}|roll|pairs"
 )
 _TENSOR = re.compile(rf"[A-Za-z0-9_.\-]+({_PLACE}[A-Za-z0-9_.\-]*)*")
+_CONTEXT = re.compile(r"context ([1-9]\d{0,12})")
 ENDING = ".weights"
 
 
@@ -131,8 +134,8 @@ def parameters(program: Program) -> dict[str, Parameter]:
     return found
 
 
-def map_text(made: WeightMap, title: str) -> str:
-    """A weight map as text."""
+def map_text(made: WeightMap, title: str, context: int | None = None) -> str:
+    """A weight map as text, of a model that was imported for so many places of context; None for any number."""
     width = max(map(len, made))
     head = [
         f'# What the parameters of "{title}" are made of: tensors of its checkpoint. `{{}}` counts blocks from 0.',
@@ -142,6 +145,8 @@ def map_text(made: WeightMap, title: str) -> str:
             if any(_is(step, s) for m in made.values() for s in m.steps)
         ),
     ]
+    if context is not None:
+        head += ["# context N: for how many places the model was imported.", f"context {context}"]
     return "\n".join([*head, *(f"{name:<{width}} = {one}" for name, one in made.items())]) + "\n"
 
 
@@ -154,7 +159,7 @@ def read_map(source: Source, program: Program) -> WeightMap:
     parameters that have none."""
     wanted, findings, made = parameters(program), list[Diagnostic](), dict[str, Made]()
     for number, line in enumerate(source.text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
+        if not line.strip() or line.lstrip().startswith("#") or _CONTEXT.fullmatch(line.strip()):
             continue
         name, equals, rest = (part.strip() for part in line.partition("="))
         tensor, *steps = (part.strip() for part in rest.split("|"))
@@ -241,6 +246,16 @@ def map_beside(model: Path, program: Program) -> WeightMap | None:
     """The weight map beside the file of a model; None where there is none. Raises InputError where it is wrong."""
     path = model.with_suffix(ENDING) if model.suffix else None
     return read_map(read_source(path), program) if path is not None and path.is_file() else None
+
+
+def context_beside(model: Path) -> int | None:
+    """For how many places of context the weight map beside the file of a model says that it was imported; None for any
+    number, and where there is no map."""
+    path = model.with_suffix(ENDING) if model.suffix else None
+    if path is None or not path.is_file():
+        return None
+    found = map(_CONTEXT.fullmatch, (line.strip() for line in read_source(path).text.splitlines()))
+    return min((int(one[1]) for one in found if one), default=None)
 
 
 def _objection(

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from ...ir.dataflow import ops
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import Diagnostic, fail
+from ...ir.expr import size_bounds
 from ...ir.mesh import Mesh
-from ...ir.program import Iota, Program, Take
+from ...ir.program import Iota, Map, Program, Take
 from ...passes.options import Options
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
@@ -73,13 +74,16 @@ class Answered:
 
 @dataclass(frozen=True)
 class Planned:
-    """A model planned for what it is asked."""
+    """A model planned for what it is asked. `most`: how many places it can have, None for any number. `warnings`: what
+    a user should know of the answers."""
 
     compiled: Compilation
     model: LanguageModel
     weights: WeightMap
     checkpoint: Path
     asked: Asked
+    most: int | None
+    warnings: tuple[Diagnostic, ...]
 
     def sent_bytes(self, steps: int) -> float:
         """What each chip sends by the plan in a prefill and `steps` of decode."""
@@ -99,16 +103,21 @@ def weights_of(model: Path, program: Program, checkpoint: Path) -> WeightMap:
 
 
 def plan_for(
-    program: Program, weights: WeightMap, checkpoint: Path, mesh: Mesh, options: Options, asked: Asked
+    program: Program,
+    weights: WeightMap,
+    checkpoint: Path,
+    mesh: Mesh,
+    options: Options,
+    asked: Asked,
+    limit: int | None = None,
 ) -> Planned:
-    """Plan both phases for prompts. Raises InputError for prompts that the model or its context cannot take, and
-    where there is no plan."""
+    """Plan both phases for prompts. `limit`: for how many places the model was imported, None for any number. Raises
+    InputError for prompts that the model or its context cannot take, and where there is no plan."""
     model = language_model(program)
     _check(model, asked)
-    longest, most = max(map(len, asked.prompts)), _most_places(program)
+    longest = max(map(len, asked.prompts))
+    most = _most_places(program, max(longest, asked.context or 0), limit)
     needed = longest + asked.tokens - 1
-    if most is not None and max(longest, asked.context or 0) > most:
-        raise fail(f"The model has learned {most} positions, and {max(longest, asked.context or 0)} are asked for.")
     wanted = asked.context or _rounded(needed, mesh.chips)
     places = wanted if most is None else min(wanted, most)
     if longest > places:
@@ -124,7 +133,9 @@ def plan_for(
     if asked.scores or asked.temperature:
         results = (*results, *(name for name in model.scores if name not in results))
     fitted = replace(program, phases=phases, results=results)
-    return Planned(compile_phases(fitted, (PREFILL, DECODE), mesh, options), model, weights, checkpoint, asked)
+    compiled = compile_phases(fitted, (PREFILL, DECODE), mesh, options)
+    warnings = tuple(turned_otherwise(model, min(map(len, asked.prompts)), places))
+    return Planned(compiled, model, weights, checkpoint, asked, most, warnings)
 
 
 def _rounded(count: int, chips: int) -> int:
@@ -150,7 +161,29 @@ def _check(model: LanguageModel, asked: Asked) -> None:
         raise fail("The model picks its tokens from several scores.", hint="only one is understood here")
 
 
-def _most_places(program: Program) -> int | None:
+def _most_places(program: Program, wanted: int, limit: int | None) -> int | None:
+    """How many places the model can have; None for any number. Raises InputError where more are wanted."""
+    learned = _learned_places(program)
+    most = min((one for one in (learned, limit) if one is not None), default=None)
+    if most is None or wanted <= most:
+        return most
+    if most == learned:
+        raise fail(f"The model has learned {most} positions, and {wanted} are asked for.")
+    hint = f"the line `context {most}` of the weight map says so; what matters beyond alone was left out"
+    raise fail(f"The model was imported for {most:,} positions, and {wanted:,} are asked for.", hint=hint)
+
+
+def turned_otherwise(model: LanguageModel, shortest: int, places: int) -> Iterator[Diagnostic]:
+    """What to say where the size of a context decides how rope turns, and prompts by themselves have a smaller one."""
+    maps = [op.expr for op in ops(model.program) if isinstance(op, Map)]
+    for most in sorted({most for expr in maps for dim, most in size_bounds(expr) if dim in model.counted}):
+        if shortest <= most < places:
+            message = f"In contexts of more than {most:g} places rope turns by other factors, and {places} are planned"
+            hint = f"`--context {most:g}` plans for the others"
+            yield Diagnostic(f"{message}, for a prompt of {shortest} tokens as well.", hint=hint, severity="warning")
+
+
+def _learned_places(program: Program) -> int | None:
     """How many positions have learned embeddings; None where positions are computed."""
     at = {op.result for op in ops(program) if isinstance(op, Iota)}
     sizes = program.true_sizes(dict(program.phases[0].sizes))

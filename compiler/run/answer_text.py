@@ -14,6 +14,7 @@ from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.text.read import read_source
 from ...passes.options import Options
+from ..hf_import.weight_map import context_beside
 from ..jax.check import require_jax
 from ..plan.pipeline import load
 from ..simulate.pointwise import Array
@@ -100,7 +101,8 @@ def answer_text(planned: Planned, done: Answered) -> str:
         lines.append(f"{what}: `--capacity full` has room for all")
     if done.full:
         places = dict(planned.compiled[1].spmd.sizes)[planned.model.counted[0]]
-        lines.append(f"the context of {places} places is full: more are planned with `--context`")
+        more = "the model has no more" if places == planned.most else "more are planned with `--context`"
+        lines.append(f"the context of {places} places is full: {more}")
     if done.wrong is not None:
         apart = "" if done.difference is None else f"; scores differ by at most {done.difference:.1e}"
         lines.append(f"{made - done.wrong} of {made} tokens are those of the unsharded model{apart}")
@@ -144,6 +146,7 @@ def answers(
     program = load(model, pins=pins)
     asked = Asked(tuple(ids), tokens, context, stops, temperature, seed)
     chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
-    planned = plan_for(program, weights_of(path_of(model), program, place), place, on, Options(chip), asked)
+    made, limit = weights_of(path_of(model), program, place), context_beside(path_of(model))
+    planned = plan_for(program, made, place, on, Options(chip), asked, limit)
     found = answer(planned, processes, check=False, stream=False).tokens
     return list(found) if tokenizer is None else [tokenizer.text(one) for one in found]

@@ -201,6 +201,17 @@ VARIANTS: Mapping[str, Config] = {
             "original_max_position_embeddings": 32,
         },
     },
+    "phimoe, longrope, longer": PHIMOE
+    | {
+        "rope_scaling": {
+            "type": "longrope",
+            "short_factor": [1.0, 1.5],
+            "long_factor": [2.0, 3.0],
+            "short_mscale": 1.2,
+            "long_mscale": 1.3,
+            "original_max_position_embeddings": 8,
+        },
+    },
     "granitemoe, least": GRANITE_MOE,
     "granitemoe, all multipliers": GRANITE_MOE
     | {
@@ -241,17 +252,20 @@ VARIANTS: Mapping[str, Config] = {
     "glm_moe_dsa, one token": GLM_DSA | {"index_topk": 1},
     "glm_moe_dsa, groups": GLM_DSA | {"n_group": 4, "topk_group": 2},
     "gemma2, least": GEMMA2,
-    "gemma2, uncapped": GEMMA2 | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "gemma2, uncapped": GEMMA2
+    | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "hidden_activation": "gelu"},
     "gemma2, own scale": GEMMA2 | {"query_pre_attn_scalar": 20, "attention_bias": True, "tie_word_embeddings": False},
     "gemma3_text, least": GEMMA3,
     "gemma3_text, older rope": GEMMA3 | {"rope_theta": 77.0, "rope_scaling": LINEAR, "rope_local_base_freq": 30.0},
     "gemma3_text, other pattern": GEMMA3 | {"sliding_window_pattern": 3, "query_pre_attn_scalar": 9},
+    "gemma3_text, a cap that is not read": GEMMA3 | {"attn_logit_softcapping": 0.1, "hidden_activation": "gelu"},
     "gpt_oss, least": GPT_OSS,
     "gpt_oss, plain rope": GPT_OSS | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
     "gpt_oss, layers named": GPT_OSS
     | {"layer_types": ["full_attention", "sliding_attention"], "swiglu_limit": 0.5, "attention_bias": False},
     "llama4_text, least": LLAMA4,
     "llama4_text, without norms": LLAMA4 | {"use_qk_norm": False, "attn_temperature_tuning": False},
+    "llama4_text, all dense": LLAMA4 | {"moe_layers": []},
     "llama4_text, every other": LLAMA4
     | {"interleave_moe_layer_step": 2, "no_rope_layer_interval": 2, "floor_scale": 3, "attention_bias": True},
     "ministral, least": MINISTRAL,
@@ -268,6 +282,11 @@ VARIANTS: Mapping[str, Config] = {
     "phi3, longrope": PHI3
     | {
         "original_max_position_embeddings": 32,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]},
+    },
+    "phi3, longrope, longer": PHI3
+    | {
+        "original_max_position_embeddings": 8,
         "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]},
     },
     "olmo2, least": OLMO2,
@@ -355,7 +374,8 @@ VARIANTS: Mapping[str, Config] = {
     "gpt_neo, untied": GPT_NEO | {"tie_word_embeddings": False, "activation_function": "relu"},
     "vaultgemma, least": VAULT_GEMMA,
     "vaultgemma, uncapped": VAULT_GEMMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
-    "vaultgemma, one kind": VAULT_GEMMA | {"layer_types": ["full_attention"] * 2, "query_pre_attn_scalar": 9},
+    "vaultgemma, one kind": VAULT_GEMMA
+    | {"layer_types": ["full_attention"] * 2, "query_pre_attn_scalar": 9, "hidden_activation": "gelu"},
     "apertus, least": APERTUS,
     "apertus, tied": APERTUS | {"tie_word_embeddings": True, "num_key_value_heads": 6},
     "apertus, plain rope": APERTUS | {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}},
@@ -442,7 +462,13 @@ VARIANTS: Mapping[str, Config] = {
     | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},
     "gemma4_text, least": GEMMA4,
     "gemma4_text, experts": GEMMA4
-    | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 10},
+    | {
+        "hidden_activation": "gelu",
+        "enable_moe_block": True,
+        "num_experts": 5,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 10,
+    },
     "gemma4_text, keys are values": GEMMA4
     | {
         "attention_k_eq_v": True,
@@ -462,7 +488,8 @@ VARIANTS: Mapping[str, Config] = {
     },
     "gemma3n_text, least": GEMMA3N,
     "gemma3n_text, three streams, no shared keys": GEMMA3N
-    | {"altup_num_inputs": 3, "num_kv_shared_layers": 0, "intermediate_size": 20, "attention_bias": True},
+    | {"altup_num_inputs": 3, "num_kv_shared_layers": 0, "intermediate_size": 20, "attention_bias": True}
+    | {"hidden_activation": "gelu"},
     "gemma3n_text, layers as they are unless said otherwise": {k: v for k, v in GEMMA3N.items() if k != "layer_types"}
     | {"num_hidden_layers": 12, "num_kv_shared_layers": 2, "intermediate_size": 20, "head_dim": 4}
     | {"activation_sparsity_pattern": None, "vocab_size_per_layer_input": 29, "final_logit_softcapping": 3.0},

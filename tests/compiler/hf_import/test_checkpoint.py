@@ -21,7 +21,7 @@ from escc.compiler.emit.jax_streams import STREAMED_LOAD
 from escc.compiler.hf_import.checkpoint import open_checkpoint
 from escc.compiler.hf_import.checkpoint_files import GgufBlocks, checkpoint_tensors
 from escc.compiler.hf_import.parameter_parts import blocks_of, copy_blocks, parameter_parts
-from escc.compiler.hf_import.weight_map import Made, fitted_map, map_beside, parameters, read_map
+from escc.compiler.hf_import.weight_map import Made, context_beside, fitted_map, map_beside, parameters, read_map
 from escc.compiler.plan.pipeline import load
 from escc.ir.diagnostics import InputError, Source
 
@@ -39,6 +39,10 @@ def test_a_map_says_what_each_parameter_is_made_of(tmp_path: Path) -> None:
     assert made is not None
     assert str(made["layer.Wq"]) == "model.layers.{}.self_attn.q_proj.weight | transpose | heads 6 | pairs"
     assert str(made["Wu"]) == "lm_head.weight | transpose" and str(made["table"]) == "model.embed_tokens.weight"
+    assert context_beside(tmp_path / "model.esti") == 64
+    text = (tmp_path / "model.weights").read_text()
+    (tmp_path / "model.weights").write_text(text.replace("\ncontext 64\n", "\n"))
+    assert context_beside(tmp_path / "model.esti") is None
 
 
 def test_weights_have_the_type_of_a_checkpoint_whose_config_names_none(tmp_path: Path) -> None:
@@ -228,6 +232,8 @@ def test_tensors_that_only_repeat_others_are_no_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("context many", "A line is `PARAMETER = TENSOR | STEP | ...`."),
+        ("context 0", "A line is `PARAMETER = TENSOR | STEP | ...`."),
         ("layer.Wq", "A line is `PARAMETER = TENSOR | STEP | ...`."),
         ("layer.Wq = ../x | transpose", "A line is `PARAMETER = TENSOR | STEP | ...`."),
         ("layer.Wx = a", "The model has no parameter `layer.Wx`."),

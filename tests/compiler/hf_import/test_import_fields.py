@@ -410,6 +410,12 @@ def test_longrope_has_factors_of_contexts_up_to_the_first_training_and_of_longer
     assert found.rope == Rope(1e6, 4, "longrope(1.25, [1, 1.5], 32, 1.5, [1, 1.5])")
 
 
+def test_what_is_left_out_of_longer_contexts_limits_a_model() -> None:
+    """But not where scores fall with distance in contexts of any length."""
+    limits = {kind: read(config(kind)).limit for kind in ("llama", "mistral", "bloom", "mpt")}
+    assert limits == {"llama": 128, "mistral": 128, "bloom": None, "mpt": None}
+
+
 def test_yarn_may_say_what_it_always_does() -> None:
     yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     plain = heads(config("llama", head_dim=8, rope_scaling=yarn)).rope

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,10 @@ from typer.testing import CliRunner
 
 import escc
 from escc.compiler.commands.main import app
+from escc.compiler.hf_import.weight_map import context_beside
 from escc.compiler.plan.pipeline import load
-from escc.compiler.run.answer import Asked, Planned, answer, plan_for, weights_of
+from escc.compiler.run.answer import Asked, Planned, answer, plan_for, turned_otherwise, weights_of
+from escc.compiler.run.language_model import language_model
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
@@ -48,7 +51,8 @@ def model(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def planned(model: Path, checkpoint: Path, mesh: str, asked: Asked, pads: dict[str, int] | None = None) -> Planned:
     program = load(model, pads=pads)
     options = Options(Hardware.load("tpu-v4"))
-    return plan_for(program, weights_of(model, program, checkpoint), checkpoint, Mesh.parse(mesh), options, asked)
+    weights, on = weights_of(model, program, checkpoint), Mesh.parse(mesh)
+    return plan_for(program, weights, checkpoint, on, options, asked, context_beside(model))
 
 
 def test_prompts_of_several_lengths_go_on_as_alone(model: Path, checkpoint: Path) -> None:
@@ -116,10 +120,32 @@ def test_a_full_context_ends_it(model: Path, checkpoint: Path) -> None:
     assert done.full and list(done.tokens[0]) == continuation(random_weights(), (3, 1, 4), 4)
 
 
+def test_no_more_places_are_planned_than_a_model_was_imported_for(model: Path, checkpoint: Path) -> None:
+    for tokens, places in ((100, 64), (61, 63)):
+        made = planned(model, checkpoint, "1", Asked(((3, 1, 4),), tokens))
+        assert (dict(made.compiled[1].spmd.sizes)["M"], made.most) == (places, 64)
+
+
+def test_factors_of_longer_contexts_are_said_where_a_prompt_is_shorter(tmp_path: Path) -> None:
+    folder = save(tmp_path / "saved", random_weights())
+    scaling = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    scaled = CONFIG | {"rope_scaling": scaling | {"original_max_position_embeddings": 8}}
+    (folder / "config.json").write_text(json.dumps(scaled))
+    assert CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")]).exit_code == 0
+    one = language_model(load(tmp_path / "model.esti"))
+    told = [len(list(turned_otherwise(one, *sizes))) for sizes in ((3, 8), (3, 9), (8, 9), (9, 10))]
+    assert told == [0, 1, 1, 0]
+    (warning,) = planned(tmp_path / "model.esti", folder, "1", Asked(((3,) * 9, (3,)), 7)).warnings
+    said = "In contexts of more than 8 places rope turns by other factors, and 15 are planned, for a prompt of 1 tokens"
+    assert warning.severity == "warning" and said in warning.message
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
         (Asked(((3, 1, 4),), 5, context=2), "A prompt has 3 tokens, and the context 2."),
+        (Asked(((3,) * 65,), 5), "The model was imported for 64 positions, and 65 are asked for."),
+        (Asked(((3, 1, 4),), 5, context=200), "The model was imported for 64 positions, and 200 are asked for."),
         (Asked(((3, 99),), 5), "Prompt 1 has token 99, and the model knows 23, from 0."),
         (Asked(((3, -1),), 5), "Prompt 1 has token -1, and the model knows 23, from 0."),
         (Asked(((),), 5), "Prompt 1 is empty."),

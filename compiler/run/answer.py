@@ -180,7 +180,7 @@ def turned_otherwise(model: LanguageModel, shortest: int, places: int) -> Iterat
         if shortest <= most < places:
             message = f"In contexts of more than {most:g} places rope turns by other factors, and {places} are planned"
             hint = f"`--context {most:g}` plans for the others"
-            yield Diagnostic(f"{message}, for a prompt of {shortest} tokens as well.", hint=hint, severity="warning")
+            yield Diagnostic(f"{message}, for the shortest prompt, too.", hint=hint, severity="warning")
 
 
 def _learned_places(program: Program) -> int | None:

@@ -136,7 +136,7 @@ def test_factors_of_longer_contexts_are_said_where_a_prompt_is_shorter(tmp_path:
     told = [len(list(turned_otherwise(one, *sizes))) for sizes in ((3, 8), (3, 9), (8, 9), (9, 10))]
     assert told == [0, 1, 1, 0]
     (warning,) = planned(tmp_path / "model.esti", folder, "1", Asked(((3,) * 9, (3,)), 7)).warnings
-    said = "In contexts of more than 8 places rope turns by other factors, and 15 are planned, for a prompt of 1 tokens"
+    said = "In contexts of more than 8 places rope turns by other factors, and 15 are planned, for the shortest"
     assert warning.severity == "warning" and said in warning.message
 
 

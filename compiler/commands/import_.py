@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ...ir.diagnostics import InputError, InternalError, Source, fail
+from ...ir.diagnostics import InputError, InternalError, Source, fail, plural
 from ...ir.dtype import Dtype
 from ...ir.text.read import parse, read_source
 from ...ir.text.tokens import MAX_NAME
@@ -112,7 +112,11 @@ def import_command(
 
 
 def _tell(checkpoint: Checkpoint, codes: Set[str]) -> None:
-    """Say what becomes of tensors that are kept in few bits; `codes` are codes with scales in the model, too."""
+    """Say what becomes of tensors that are not of the part for text, and of those that are kept in few bits; `codes`
+    are codes with scales in the model, too."""
+    if checkpoint.towers:
+        left_out = plural(checkpoint.towers, "tensor")
+        note(f"the part for text alone is imported, without {left_out} of what sees, hears or speaks")
     if codes:
         note(f"{len(codes)} tensors are codes with scales, in the model as in the checkpoint")
     for kind, count in dequantised(checkpoint, codes).items():

@@ -14,7 +14,7 @@ from ...ir.dtype import Dtype
 from .common import check_at_rest, check_common, read_dtype
 from .description import Transformer
 from .fields import Fields
-from .json_text import Document
+from .json_text import Document, Node
 from .quantised import read_caches, read_quantised
 from .readers import (
     BESIDE_TEXT,
@@ -26,12 +26,15 @@ from .readers import (
     READERS,
     SCORED_AS_ALONE,
     TEXT_PARTS,
+    TIED_BY_EITHER,
+    TIED_OUTSIDE,
     TOWERS,
     VERSIONS,
 )
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
+TIE = "tie_word_embeddings"
 
 
 def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | None = None) -> Transformer:
@@ -56,9 +59,7 @@ def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | No
             if fields.get("dtype") is None and fields.get("torch_dtype") is None
             else named
         )
-        tied = whole.get("tie_word_embeddings")
-        if "tie_word_embeddings" not in fields.entries and tied is not None:
-            fields = fields.with_entry("tie_word_embeddings", whole.entries["tie_word_embeddings"])
+        fields = _with_tie(fields, whole)
     stack = read(fields)
     if fields is not whole and _kind(whole) in TOWERS.keys() - set(SCORED_AS_ALONE):
         stack = replace(stack, logit_scale=1.0, logit_cap=None)
@@ -98,6 +99,23 @@ def _text_part(whole: Fields) -> tuple[Fields, str, str | None]:
         part.refuse("model_type", message, f"known are {', '.join(READERS)}")
         part.finish()
     return replace(part, meant=PART_SIZES.get(kind, {})), kind, None
+
+
+def _with_tie(fields: Fields, whole: Fields) -> Fields:
+    """The fields of the part for text with what counts of `tie_word_embeddings`, which the whole model may say, too.
+    What that means where it says nothing is not taken from its class: of Mistral 3 this is true in version 5, and
+    Mistral Small 3.1, written by version 4, has a head of its own."""
+    node = whole.get("model_type")
+    name = node.value if node is not None else None
+    thinker = whole.part("thinker_config") if whole.get("thinker_config") is not None else None
+    holder = whole if thinker is None else thinker
+    said = holder.get(TIE)
+    counts = TIE not in fields.entries or name in TIED_OUTSIDE or (name in TIED_BY_EITHER and _is_true(said))
+    return fields.with_entry(TIE, holder.entries[TIE]) if said is not None and counts else fields
+
+
+def _is_true(node: Node | None) -> bool:
+    return node is not None and node.value is True
 
 
 def _part(whole: Fields, name: str) -> Fields | None:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -23,6 +23,7 @@ from .checkpoint_styles import GGUF
 from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called
+from .text_names import Start, is_head, is_of_tower, start_of
 from .weight_map import KEPT, Made, WeightMap, check_map, code_groups, parameters, tensors_of
 from .weights import weight_map
 
@@ -43,8 +44,6 @@ UNUSED = (  # ends of names of what a checkpoint may have besides weights, made 
     ".k_scale",
     ".v_scale",
 )
-HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")  # kept beside the table that it is tied to
-PREFIXES = ("model.", "transformer.", "gpt_neox.")  # that a checkpoint of the model without its head leaves out
 SCALES = ("_scale_inv", "_scale")  # what the names of scales have behind those of their tensors
 MOST_FINDINGS = 20
 GGUF_FIELDS = {  # of a config, by what GGUF calls them behind the name of the architecture
@@ -63,13 +62,15 @@ GGUF_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a folder or GGUF file: `shapes` and `types` by name; `kept`: of those that are codes around 0 in
-    blocks of one scale each the shape, and what they are kept as."""
+    """The tensors of a folder or GGUF file that are of its part for text: `shapes` and `types` by name; `kept`: of
+    those that are codes around 0 in blocks of one scale each the shape, and what they are kept as. `towers`: how many
+    others there are."""
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
     kept: Mapping[str, tuple[tuple[int, ...], str]]
+    towers: int = 0
 
     @property
     def gguf(self) -> bool:
@@ -108,10 +109,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
         raise _damaged(path, error) from None
-    every = {name: one for name, one in found.items() if "|" not in name}
-    kept = {n.removesuffix("|kept"): (shape, kind) for n, (shape, kind, _) in found.items() if "|" in n}
+    text = {name: one for name, one in found.items() if not is_of_tower(name)}
+    every = {name: one for name, one in text.items() if "|" not in name}
+    kept = {n.removesuffix("|kept"): (shape, kind) for n, (shape, kind, _) in text.items() if "|" in n}
     shapes, types = ({n: shape for n, (shape, _, _) in every.items()}, {n: kind for n, (_, kind, _) in every.items()})
-    return Checkpoint(path, shapes, types, kept)
+    towers = sum("|" not in name for name in found) - len(every)
+    return Checkpoint(path, shapes, types, kept, towers)
 
 
 def _gguf() -> Any:
@@ -203,7 +206,9 @@ def map_of(model: Transformer, program: Program, checkpoint: Checkpoint) -> Weig
         # Files of Llama have what rope turns together side by side.
         made = weight_map(model, replace(GGUF, halves=model.architecture != "llama"))
     else:
-        made = {name: _called(one, checkpoint) for name, one in weight_map(model, style_of(model)).items()}
+        made = weight_map(model, style_of(model))
+        start = start_of(made["table"].tensor, checkpoint.shapes)
+        made = {name: _called(one, start, checkpoint) for name, one in made.items()}
         made = {name: _scaled(one, checkpoint) for name, one in made.items()}
     check_checkpoint(made, program, checkpoint)
     return made
@@ -230,7 +235,7 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
             findings.append(Diagnostic(f"`{name}` is of type {kind}, and such are not read.", hint=hint))
     if checkpoint.gguf:
         findings += _unread_blocks(checkpoint)
-    surplus = [n for n in checkpoint.shapes if n not in used and not n.endswith(UNUSED) and n not in HEADS]
+    surplus = [n for n in checkpoint.shapes if n not in used and not n.endswith(UNUSED) and not is_head(n)]
     surplus = [name for name in surplus if not _borrowed(name, used)]
     findings += [Diagnostic(f"Nothing of the model is made of tensor `{name[:120]}`.") for name in surplus]
     if findings:
@@ -308,11 +313,11 @@ def _scaled(one: Made, checkpoint: Checkpoint) -> Made:
     return one if scale is None else Made(one.tensor, (f"scaled {scale}", *one.steps))
 
 
-def _called(one: Made, checkpoint: Checkpoint) -> Made:
-    """The same under the name that the checkpoint has for it: some leave out what names begin with."""
-    names: Sequence[str] = (
-        one.tensor,
-        *(one.tensor.removeprefix(p) for p in PREFIXES),
-        one.tensor.replace("embed_out", "lm_head"),
+def _called(one: Made, start: Start, checkpoint: Checkpoint) -> Made:
+    """The same under the name that the checkpoint has for it, where names start so but for some that are as they are in
+    a model alone, or lack what names begin with."""
+    own = (one.tensor, one.tensor.replace("embed_out", "lm_head"))
+    names = [how.name(name) for how in (start, Start(), Start(around=False)) for name in own]
+    return next(
+        (Made(n, one.steps) for n in names if tensor_called(n, [0] * 6) in checkpoint.shapes), Made(names[0], one.steps)
     )
-    return next((Made(n, one.steps) for n in names if tensor_called(n, [0] * 6) in checkpoint.shapes), one)

@@ -160,6 +160,13 @@ TOWERS = {  # models with a part for text, by what that is where it does not say
 SCORED_AS_ALONE = (  # those of them whose text scores tokens as it does alone; other heads neither scale nor cap
     *("llama4", "gemma3n", "gemma4", "internvl_chat", "deepseek_vl_v2", "kimi_vl", "kimi_k25"),
 )
+TIED_OUTSIDE = (  # whose head stands outside the part for text, and is tied where the whole model says so
+    *("aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "mistral3", "llava_next", "internvl", "idefics3"),
+    *("smolvlm", "qwen3_vl", "qwen3_vl_moe", "qwen2_5_omni", "qwen3_omni_moe", "ernie4_5_vl_moe"),
+)
+TIED_BY_EITHER = (  # and of which the part for text may say so, too
+    *("llava", "llava_next_video", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe"),
+)
 TEXT_PARTS = ("text_config", "llm_config", "language_config")  # where the part for text stands
 FLAT = ("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe")  # of which it may stand in the config itself
 VERSIONS: Mapping[str, Mapping[str, str]] = {  # likewise, and by its version of another architecture

@@ -18,13 +18,13 @@ from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.dtype import Dtype
 from ...ir.program import Program
 from .checkpoint_files import checkpoint_tensors, gguf_reader
-from .checkpoint_names import style_of
-from .checkpoint_styles import GGUF
+from .checkpoint_names import FUSED, style_of
+from .checkpoint_styles import GGUF, Style
 from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called
-from .text_names import Start, is_head, is_of_tower, start_of
-from .weight_map import KEPT, Made, WeightMap, check_map, code_groups, parameters, tensors_of
+from .text_names import Start, is_head, of_towers, start_of
+from .weight_map import KEPT, Made, Parameter, WeightMap, check_map, code_groups, parameters, splits, tensors_of
 from .weights import weight_map
 
 DTYPES = {"F32": Dtype.F32, "F16": Dtype.F16, "BF16": Dtype.BF16}
@@ -109,12 +109,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
         raise _damaged(path, error) from None
-    text = {name: one for name, one in found.items() if not is_of_tower(name)}
+    towers = of_towers({name: shape for name, (shape, _, _) in found.items() if "|" not in name})
+    text = {name: one for name, one in found.items() if name.removesuffix("|kept") not in towers}
     every = {name: one for name, one in text.items() if "|" not in name}
     kept = {n.removesuffix("|kept"): (shape, kind) for n, (shape, kind, _) in text.items() if "|" in n}
     shapes, types = ({n: shape for n, (shape, _, _) in every.items()}, {n: kind for n, (_, kind, _) in every.items()})
-    towers = sum("|" not in name for name in found) - len(every)
-    return Checkpoint(path, shapes, types, kept, towers)
+    return Checkpoint(path, shapes, types, kept, len(towers))
 
 
 def _gguf() -> Any:
@@ -202,14 +202,15 @@ def _check_fields(path: Path, own: Mapping[str, Any]) -> None:
 def map_of(model: Transformer, program: Program, checkpoint: Checkpoint) -> WeightMap:
     """The weight map of an imported model for a checkpoint. Raises InputError with every tensor that is missing, of
     another shape or type, or that nothing is made of."""
+    wanted = parameters(program)
     if checkpoint.gguf:
         # Files of Llama have what rope turns together side by side.
         made = weight_map(model, replace(GGUF, halves=model.architecture != "llama"))
     else:
-        made = weight_map(model, style_of(model))
+        made = weight_map(model, _together(style_of(model), checkpoint))
         start = start_of(made["table"].tensor, checkpoint.shapes)
         made = {name: _called(one, start, checkpoint) for name, one in made.items()}
-        made = {name: _scaled(one, checkpoint) for name, one in made.items()}
+        made = {name: _scaled(_turned(one, wanted[name], checkpoint), checkpoint) for name, one in made.items()}
     check_checkpoint(made, program, checkpoint)
     return made
 
@@ -303,6 +304,23 @@ def dequantised(checkpoint: Checkpoint, coded: Set[str]) -> dict[str, int]:
     become codes again."""
     kinds = [kind for name, kind in checkpoint.types.items() if kind not in PLAIN and name not in coded]
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+def _together(style: Style, checkpoint: Checkpoint) -> Style:
+    """The same where a checkpoint has all experts of a layer in one tensor, which have one each elsewhere."""
+    fused = not style.experts.fused and any(name.endswith(FUSED["Wi"].tensor) for name in checkpoint.shapes)
+    return replace(style, experts=replace(style.experts, fused=FUSED)) if fused else style
+
+
+def _turned(one: Made, wanted: Parameter, checkpoint: Checkpoint) -> Made:
+    """The same of a tensor of all experts that has matrices [from, to], as those of Qwen3-VL that are published, which
+    `transformers` turns where they do not fit as they are."""
+    shape = checkpoint.shapes.get(tensor_called(one.tensor, [0] * 6), ())
+    if len(shape) != 3 or one.steps[:1] != ("transpose",):
+        return one
+    turned, made = Made(one.tensor, one.steps[1:]), wanted.shape[one.counters - len(wanted.counts) :]
+    as_it_is, other = ((found := each.shape(shape)) is not None and splits(found, made) for each in (one, turned))
+    return turned if other and not as_it_is else one
 
 
 def _scaled(one: Made, checkpoint: Checkpoint) -> Made:

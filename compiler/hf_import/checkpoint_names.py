@@ -12,6 +12,7 @@ from dataclasses import replace
 from .checkpoint_styles import (
     CODEGEN,
     ERNIE,
+    ERNIE_VL,
     FALCON,
     GEMMA4,
     GPT2,
@@ -211,8 +212,8 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "phimoe": MIXTRAL,
     "qwen2_moe": QWEN2_MOE,
     "ernie4_5_moe": ERNIE,
-    "ernie4_5_moe_vl": ERNIE,
-    "ernie4_5_vl_moe_text": ERNIE,
+    "ernie4_5_moe_vl": ERNIE_VL,
+    "ernie4_5_vl_moe_text": ERNIE_VL,
     "phi3": PHI3,
     "starcoder2": replace(LLAMA, up="mlp.c_fc", gate="", down="mlp.c_proj"),
     "cohere": replace(LLAMA, norms=("input_layernorm",)),

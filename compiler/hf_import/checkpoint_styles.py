@@ -17,10 +17,12 @@ from .weight_map import Made
 class ExpertStyle:
     """How a kind of checkpoint calls the parts of experts: what it chooses them by, what the names of each begin with,
     its matrices; `fused`: what is made of tensors of all experts, where they are in such. `shared`: the one that all
-    tokens take, and what it is weighed by."""
+    tokens take, and what it is weighed by. `routed`, `corrected`: what the first two are made by."""
 
     router: str = "mlp.gate"
+    routed: tuple[str, ...] = ("transpose",)
     correction: str = "mlp.gate.e_score_correction_bias"
+    corrected: tuple[str, ...] = ()
     each: str = "mlp.experts.{}"
     up: str = "up_proj"
     gate: str = "gate_proj"
@@ -238,6 +240,9 @@ GRANITE_MOE = replace(
 )
 QWEN2_MOE = replace(LLAMA, experts=ExpertStyle(shared="mlp.shared_expert"))
 ERNIE = replace(LLAMA, experts=ExpertStyle(correction="mlp.moe_statics.e_score_correction_bias"))
+ERNIE_VL = replace(  # corrections of the experts of text and of images lie in one tensor
+    ERNIE, experts=replace(ERNIE.experts, routed=(), corrected=("transpose", "first 1"))
+)
 GPT_OSS = replace(
     LLAMA,
     experts=ExpertStyle(

@@ -7,7 +7,7 @@ and 5, and those of published checkpoints that bring code of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 BODIES = ("model.", "transformer.", "gpt_neox.")  # what names begin with but for that of the head
@@ -20,6 +20,8 @@ TOWERS = (  # modules that make embeddings of what is no text, or sound of what 
     *("resampler_model", "image_newline", "view_seperator", "talker", "token2wav", "code2wav", "tts"),
 )
 OF_TOWER = re.compile(rf"(model\.|thinker\.)?({'|'.join(TOWERS)})(\.|$)")
+IMAGE_ROUTER = "gate.weight_1"  # of ERNIE, beside that of text
+OF_EXPERT = re.compile(r"(?P<layer>.*\.)experts\.(?P<number>\d{1,6})\.")
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
 
 
@@ -47,9 +49,17 @@ def start_of(table: str, tensors: Container[str]) -> Start:
     return next((one for one in STARTS if one.name(table) in tensors), STARTS[0])
 
 
-def is_of_tower(name: str) -> bool:
-    """Whether a tensor belongs to what sees, hears or speaks, and not to the part for text."""
-    return OF_TOWER.match(name) is not None
+def of_towers(shapes: Mapping[str, tuple[int, ...]]) -> set[str]:
+    """The tensors that belong to what sees, hears or speaks, and not to the part for text: whole modules, and of layers
+    in which images have experts of their own these, which are counted on from those of text, and what chooses them."""
+    found = {name for name in shapes if OF_TOWER.match(name)}
+    routers = {name.removesuffix(IMAGE_ROUTER): name for name in shapes if name.endswith(IMAGE_ROUTER)}
+    for name in shapes if routers else ():
+        expert = OF_EXPERT.match(name)
+        if expert is not None and expert["layer"] in routers:
+            of_text = (0, *shapes.get(f"{expert['layer']}gate.weight", ()))[-1]
+            found |= {name} if int(expert["number"]) >= of_text else set()
+    return found | set(routers.values())
 
 
 def is_head(name: str) -> bool:

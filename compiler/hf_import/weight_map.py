@@ -296,7 +296,7 @@ def check_map(made: WeightMap, program: Program, shapes: Mapping[str, Sequence[i
             else:
                 shape = made_of.shape(shapes[tensor])
                 made_here = parameter.shape[one.counters - len(parameter.counts) :]
-                if shape is None or not _splits(shape, made_here):
+                if shape is None or not splits(shape, made_here):
                     have, want = _listed(shapes[tensor]), _listed(made_here)
                     message = f"`{tensor}` is {have}, which does not make `{name}` of {want}."
                     findings.append(Diagnostic(message, hint=f"it is made as `{one}`"))
@@ -314,7 +314,7 @@ def _places(one: Made, parameter: Parameter) -> Iterator[tuple[int, ...]]:
     return itertools.product(*map(range, (*parameter.counts, *parameter.shape)[: one.counters]))
 
 
-def _splits(shape: Sequence[int], finer: Sequence[int]) -> bool:
+def splits(shape: Sequence[int], finer: Sequence[int]) -> bool:
     """Whether `finer` is a shape with dims split, or with neighbours as one, and nothing else."""
     have, want = ([math.prod(one[:n]) for n in range(len(one) + 1)] for one in (shape, finer))
     if have[-1] != want[-1]:

@@ -283,11 +283,11 @@ def _feed_forward(forward: FeedForward, style: Style) -> Iterator[tuple[str, Mad
 
 def _experts(experts: Experts, style: ExpertStyle, repeats: int, tag: str = "") -> Iterator[tuple[str, Made]]:
     """Experts: each in tensors of its own, or all in one; `tag` begins the names of their matrices."""
-    yield "Wr", Made(f"{style.router}.weight", ("transpose",))
+    yield "Wr", Made(f"{style.router}.weight", style.routed)
     if experts.router.bias:
         yield "br", Made(f"{style.router}.bias")
     if experts.router.correction:
-        yield "correction", Made(style.correction)
+        yield "correction", Made(style.correction, style.corrected)
     if experts.router.own_norm:
         yield "scale_r", Made(style.router_scale)
     if experts.router.per_expert:

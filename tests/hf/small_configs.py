@@ -307,3 +307,54 @@ LONGCAT: Config = {
     "expert_ffn_hidden_size": 10,
     "routed_scaling_factor": 2.5,
 }
+
+# Models that see: the part for text of one of the above, beside a tower of one small layer.
+TOWER: Config = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 8,
+    "depth": 1,
+    "embed_dim": 16,
+    "num_heads": 2,
+    "out_hidden_size": 24,
+    "feature_layer": 0,
+    "deepstack_visual_indexes": [0],
+    "fullatt_block_indexes": [0],
+}
+SIGLIP: Config = TOWER | {"model_type": "siglip_vision_model"}
+
+
+def seeing(kind: str, text: Config, tower: Config = TOWER) -> Config:
+    """A model of that type with such a part for text and such a tower."""
+    return {"model_type": kind, "text_config": text, "vision_config": tower}
+
+
+WIDE = {name: value for name, value in QWEN2.items() if name != "model_type"} | {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
+}
+ERNIE_VL = {name: value for name, value in ERNIE_MOE.items() if name != "model_type"} | {
+    "head_dim": 8,
+    "moe_intermediate_size": [10, 6],  # of experts for text, and for images
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]},
+}
+WIDE_TOWER: Config = TOWER | {"out_hidden_size": 64}
+SEEING: Mapping[str, Config] = {
+    "gemma3": seeing("gemma3", GEMMA3, SIGLIP),
+    "mistral3": seeing("mistral3", MISTRAL),  # whose own head is tied, whatever Mistral's is
+    "llava": seeing("llava", LLAMA, TOWER | {"model_type": "clip_vision_model"}),
+    "internvl": seeing("internvl", QWEN2, TOWER | {"image_size": [16, 16], "patch_size": [8, 8]}),
+    "idefics3": seeing("idefics3", LLAMA),
+    "cohere2_vision": seeing("cohere2_vision", COHERE | {"model_type": "cohere2", "logit_scale": 1.0}, SIGLIP),
+    "qwen2_vl": seeing("qwen2_vl", WIDE, TOWER | {"hidden_size": 64}),
+    "qwen3_vl": seeing("qwen3_vl", WIDE, WIDE_TOWER),
+    "qwen3_vl_moe": seeing(
+        "qwen3_vl_moe", WIDE | {"num_experts": 5, "moe_intermediate_size": 10, "num_experts_per_tok": 2}, WIDE_TOWER
+    ),
+    "ernie4_5_vl_moe": seeing("ernie4_5_vl_moe", ERNIE_VL),
+}

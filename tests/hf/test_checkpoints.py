@@ -65,9 +65,10 @@ from hf.small_configs import (
     QWEN2,
     QWEN3,
     QWEN3_MOE,
+    SEEING,
     STABLELM,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from typer.testing import CliRunner
 
@@ -163,13 +164,19 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "ministral3": MINISTRAL3,
     "deepseek_v3": DEEPSEEK,
     "deepseek_v32": DEEPSEEK_V32,
+    **{f"{name}, with a tower": config for name, config in SEEING.items()},
 }
+
+
+def class_of(config: Mapping[str, Any]) -> Any:
+    """What loads a model of that config: with its tower, where it has one."""
+    return AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
 
 
 def saved(config: Mapping[str, Any], folder: Path, dtype: torch.dtype, most: str) -> None:
     """Save a model with random weights in which biases, scales and tokens matter."""
     known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
-    model = AutoModelForCausalLM.from_config(known, dtype=torch.float32)
+    model = class_of(config).from_config(known, dtype=torch.float32)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -217,9 +224,13 @@ def test_a_checkpoint_answers_on_eight_devices_as_in_transformers(
     in_several = dtype is torch.bfloat16
     saved(CASES[name], tmp_path / "saved", dtype, "4KB" if in_several else "1GB")
     assert (len(list((tmp_path / "saved").glob("*.safetensors"))) > 1) == in_several
-    model = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "saved", dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
-    ).eval()
+    model = (
+        class_of(CASES[name])
+        .from_pretrained(
+            tmp_path / "saved", dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+        )
+        .eval()
+    )
     asked = Asked(PROMPTS, TOKENS, scores=True)
     found = answered(imported(tmp_path / "saved", tmp_path), tmp_path / "saved", "2x4", asked)
     assert found.scores is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from saved_llama import CONFIG, random_weights, save
+from saved_llama import CONFIG, HEAD, WIDTH, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
@@ -119,3 +119,60 @@ def test_a_head_is_tied_as_the_model_says_in_which_it_stands(
     inner = {"text_config": text | ({} if own is None else {TIE: own})} | ({} if outer is None else {TIE: outer})
     config = {"thinker_config": inner} if whole == "qwen2_5_omni" else inner
     assert read_config(read_json(Source("config", json.dumps({"model_type": whole} | config)))).tied is tied
+
+
+QWEN = {"moe_intermediate_size": 10, "num_experts": 3, "num_experts_per_tok": 2}
+ERNIE = {"moe_num_experts": 3, "moe_k": 2, "moe_num_shared_experts": 0, "moe_layer_start_index": 0}
+
+
+def with_config(folder: Path, kind: str) -> Path:
+    config = {name: value for name, value in CONFIG.items() if name != "architectures"} | {"model_type": kind}
+    own = {"moe_intermediate_size": 10} | ERNIE if "ernie" in kind else QWEN
+    (folder / "config.json").write_text(json.dumps(config | own))
+    return folder
+
+
+def of_experts(*norms: str) -> dict[str, Array]:
+    """The tensors of a model of three experts a layer, with such norms of heads."""
+    rng = np.random.default_rng(2)
+    found = {name: array for name, array in random_weights().items() if ".mlp." not in name}
+    for start in (f"model.layers.{layer}." for layer in range(2)):
+        shapes: dict[str, tuple[int, ...]]
+        shapes = {f"mlp.experts.{x}.{n}_proj.weight": (10, WIDTH) for x in range(3) for n in ("gate", "up")}
+        shapes |= {f"mlp.experts.{x}.down_proj.weight": (WIDTH, 10) for x in range(3)}
+        shapes |= {"mlp.gate.weight": (3, WIDTH)} | {f"self_attn.{name}.weight": (HEAD,) for name in norms}
+        found |= {start + name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return found
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_experts_that_lie_in_one_tensor_are_those_that_have_one_each(turned: bool, tmp_path: Path) -> None:
+    """As the library saves Qwen3-VL, and with matrices the other way round as it is published."""
+    weights = of_experts("q_norm", "k_norm")
+    fused = {name: array for name, array in weights.items() if ".experts." not in name}
+    for start in (f"model.layers.{layer}.mlp.experts." for layer in range(2)):
+        gate, up, down = (
+            np.stack([weights[f"{start}{x}.{name}_proj.weight"] for x in range(3)]) for name in ("gate", "up", "down")
+        )
+        both = {"gate_up_proj": np.concatenate([gate, up], axis=1), "down_proj": down}
+        fused |= {start + n: np.ascontiguousarray(a.swapaxes(1, 2)) if turned else a for n, a in both.items()}
+    for out, tensors in (("one", weights), ("two", fused)):
+        imported(with_config(save(tmp_path / out, tensors), "qwen3_vl_moe_text"), tmp_path / out)
+    same(*(loaded(tmp_path / out, tmp_path / out) for out in ("one", "two")))
+
+
+def test_experts_that_images_have_for_themselves_are_left_out(tmp_path: Path) -> None:
+    """As ERNIE 4.5 VL has them: counted on from those of text, chosen by matrices [from, to] of their own."""
+    weights = of_experts()
+    sees = dict(weights)
+    for start in (f"model.layers.{layer}.mlp." for layer in range(2)):
+        correction = np.arange(6, dtype=np.float32).reshape(2, 3)
+        weights[f"{start}moe_statics.e_score_correction_bias"] = correction[:1]
+        sees |= {f"{start}moe_statics.e_score_correction_bias": correction}
+        router = np.ascontiguousarray(weights[f"{start}gate.weight"].T)
+        sees |= {f"{start}gate.weight": router, f"{start}gate.weight_1": -router}
+        sees |= {f"{start}experts.{x}.up_proj.weight": np.ones((6, WIDTH), np.float32) for x in (3, 4)}
+    for out, kind, tensors in (("one", "ernie4_5_moe", weights), ("two", "ernie4_5_moe_vl", sees)):
+        said = imported(with_config(save(tmp_path / out, tensors), kind), tmp_path / out)
+    assert "without 6 tensors of what sees" in said
+    same(*(loaded(tmp_path / out, tmp_path / out) for out in ("one", "two")))

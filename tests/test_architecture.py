@@ -18,9 +18,10 @@ FLOORS = {  # the rooms of a folder, each above all that it imports from; what i
     "passes": (
         ("expansion", "layouts", "batches"),
         ("ilp",),
-        ("search", "lower"),
+        ("search", "lower", "options.py"),
         ("overlap",),
         ("reader.py",),
+        ("task.py",),
         ("choose.py",),
         ("least_held.py",),
         ("stages",),

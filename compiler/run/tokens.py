@@ -43,6 +43,9 @@ def tokenizer_of(checkpoint: Path) -> Tokenizer:
         made = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises a bare one
         raise fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.')}.", hint=IDS) from None
+    # A file keeps what was set when it was saved, in training perhaps. Of a prompt all is taken, and nothing else.
+    made.no_truncation()
+    made.no_padding()
     return Tokenizer(made, stop_tokens(checkpoint))
 
 
@@ -52,9 +55,11 @@ def stop_tokens(checkpoint: Path) -> tuple[int, ...]:
         said = gguf_fields(checkpoint)
         found = [said.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
         return tuple(sorted({one for one in found if type(one) is int}))
-    for name in ("generation_config.json", "config.json"):
+    for path in (checkpoint / "generation_config.json", checkpoint / "config.json"):
+        if not path.is_file():  # of a pipe nothing may ever come
+            continue
         try:
-            told = json.loads((checkpoint / name).read_text(encoding="utf-8")).get("eos_token_id")
+            told = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
         except (OSError, ValueError, AttributeError, RecursionError):
             continue
         some = told if isinstance(told, list) else [told]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import Mock
 
 import gguf
 import pytest
+import tokenizers
 
 from escc.compiler.run.tokens import stop_tokens, tokenizer_of
 from escc.ir.diagnostics import InputError
@@ -61,6 +63,18 @@ def test_what_is_no_tokenizer_is_refused(changed: dict[str, object], message: st
     with pytest.raises(InputError) as caught:
         tokenizer_of(written(tmp_path / "model.gguf", SAID | changed))
     assert message in caught.value.diagnostics[0].message
+
+
+def test_what_a_tokenizer_was_saved_with_neither_cuts_a_text_nor_fills_it_up(tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    made.enable_truncation(max_length=3)
+    made.enable_padding(length=6)
+    made.save(str(tmp_path / "tokenizer.json"))
+    os.mkfifo(tmp_path / "generation_config.json")  # of which nothing comes
+    (tmp_path / "config.json").write_text('{"eos_token_id": 1}')
+    tokenizer = tokenizer_of(tmp_path)
+    assert tokenizer.ids("b a a b") == [1, 0, 0, 1] and tokenizer.ids("b") == [1] and tokenizer.stops == (1,)
 
 
 def test_a_place_of_the_end_that_is_no_number_is_none(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ KINDS = {
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
+    "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "int8": "I8",
     "uint8": "U8",

@@ -22,6 +22,7 @@ from ..hf_import.checkpoint import (
     Checkpoint,
     dequantised,
     gguf_config,
+    guessing_tensors,
     has_tensors,
     map_of,
     open_checkpoint,
@@ -93,12 +94,13 @@ def import_command(
         raise fail(f"The model of `{path}` is too large. {error.diagnostics[0].message}") from None
     except InputError as error:
         raise InternalError(f"the model that was made of `{path}` is wrong: {error}") from error
-    texts, codes = [text], frozenset[str]()
+    texts, codes, guessing = [text], frozenset[str](), frozenset[str]()
     if checkpoint is None and model.quantised is not None:
         made = weight_map(model, style_of(model))
         texts = [text := coded(source, program, made, kept_by_config(program, made, model.quantised))[0]]
     if checkpoint is not None:
         weights = map_of(model, program, checkpoint)
+        guessing = guessing_tensors(weights, program, checkpoint)
         text, weights, codes = coded(source, program, weights, checkpoint.kept)
         texts = [text, map_text(weights, title, model.limit)]
     if output is None:
@@ -108,18 +110,20 @@ def import_command(
             say(f"wrote {wrote}\n")
     note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")
     if checkpoint is not None:
-        _tell(checkpoint, codes)
+        _tell(checkpoint, codes, guessing)
 
 
-def _tell(checkpoint: Checkpoint, codes: Set[str]) -> None:
+def _tell(checkpoint: Checkpoint, codes: Set[str], guessing: Set[str]) -> None:
     """Say what becomes of tensors that are not of the part for text, and of those that are kept in few bits; `codes`
-    are codes with scales in the model, too."""
+    are codes with scales in the model, too, and `guessing` are none of it."""
     if checkpoint.towers:
         left_out = plural(checkpoint.towers, "tensor")
         note(f"the part for text alone is imported, without {left_out} of what sees, hears or speaks")
+    if guessing:
+        note(f"{len(guessing)} tensors guess more tokens than the next one, and are left out: no score depends on them")
     if codes:
         note(f"{len(codes)} tensors are codes with scales, in the model as in the checkpoint")
-    for kind, count in dequantised(checkpoint, codes).items():
+    for kind, count in dequantised(checkpoint, codes | guessing).items():
         note(f"{count} tensors are kept as {kind}, and are read as plain numbers")
 
 

@@ -14,12 +14,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.dtype import Dtype
 from ...ir.program import Program
-from .checkpoint_files import checkpoint_tensors, gguf_reader
-from .checkpoint_names import FUSED, style_of
-from .checkpoint_styles import GGUF, Style
+from .checkpoint_files import checkpoint_tensors, files_of, gguf_reader, header_of
+from .checkpoint_names import style_of
+from .checkpoint_styles import GGUF
 from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called
@@ -28,11 +30,11 @@ from .weight_map import KEPT, Made, Parameter, WeightMap, check_map, code_groups
 from .weights import weight_map
 
 DTYPES = {"F32": Dtype.F32, "F16": Dtype.F16, "BF16": Dtype.BF16}
-PLAIN = {"F32", "F16", "BF16", "F64"}  # types of numbers that stand alone
+PLAIN = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}  # types of numbers that stand alone, and the bytes of one
 ROWS = "int8 with scales of rows"
 MADE = (" of GPTQ", " of AWQ", " with scales", ROWS)  # how types end that plain numbers are made of
 UNUSED = (  # ends of names of what a checkpoint may have besides weights, made of the config when a model is built
-    ".rotary_emb.inv_freq",
+    ".inv_freq",  # of rope
     ".attn.bias",
     ".attn.masked_bias",
     ".attention.bias",
@@ -44,6 +46,10 @@ UNUSED = (  # ends of names of what a checkpoint may have besides weights, made 
     ".k_scale",
     ".v_scale",
 )
+AT_ONCE = 1 << 24  # numbers or bytes that are compared
+LAYER = re.compile(r".*?\blayers\.\d+\.")
+JOINED = "eh_proj.weight"  # of layers that guess tokens: from a token's embedding and what the model made before it
+GUESSING = re.compile(r"(^|\.)mtp[._]")  # other names of theirs, which transformers leaves out, too
 SCALES = ("_scale_inv", "_scale")  # what the names of scales have behind those of their tensors
 MOST_FINDINGS = 20
 GGUF_FIELDS = {  # of a config, by what GGUF calls them behind the name of the architecture
@@ -106,7 +112,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     try:
         found = checkpoint_tensors(path)
     except OSError as error:
-        raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
+        raise fail(f"`{error.filename or path}` cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
         raise _damaged(path, error) from None
     towers = of_towers({name: shape for name, (shape, _, _) in found.items() if "|" not in name})
@@ -236,13 +242,65 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
             findings.append(Diagnostic(f"`{name}` is of type {kind}, and such are not read.", hint=hint))
     if checkpoint.gguf:
         findings += _unread_blocks(checkpoint)
-    surplus = [n for n in checkpoint.shapes if n not in used and not n.endswith(UNUSED) and not is_head(n)]
+    known = used | _guessing(used, checkpoint)
+    surplus = [n for n in checkpoint.shapes if n not in known and not n.endswith(UNUSED) and not is_head(n)]
     surplus = [name for name in surplus if not _borrowed(name, used)]
     findings += [Diagnostic(f"Nothing of the model is made of tensor `{name[:120]}`.") for name in surplus]
+    if not findings:  # of tensors that are all there
+        findings = _other_heads(used, checkpoint)
     if findings:
         more = len(findings) - MOST_FINDINGS
         last = [Diagnostic(f"{more:,} tensors more are wrong.")] if more > 0 else []
         raise InputError([*findings[:MOST_FINDINGS], *last])
+
+
+def guessing_tensors(made: WeightMap, program: Program, checkpoint: Checkpoint) -> frozenset[str]:
+    """The tensors of a checkpoint that are none of the model, since they guess more tokens than the next one
+    (multi-token prediction)."""
+    wanted = parameters(program)
+    return _guessing({tensor for name, one in made.items() for tensor in tensors_of(one, wanted[name])}, checkpoint)
+
+
+def _guessing(used: Set[str], checkpoint: Checkpoint) -> frozenset[str]:
+    """The same. `used`: tensors of which the model is made; a layer of it guesses nothing."""
+    layers = {name.removesuffix(JOINED) for name in checkpoint.shapes if name.endswith(JOINED)}
+    layers -= {found[0] for name in used if (found := LAYER.match(name))}
+    every = {name: LAYER.match(name) for name in checkpoint.shapes if name not in used}
+    return frozenset(n for n, found in every.items() if GUESSING.search(n) or (found and found[0] in layers))
+
+
+def _other_heads(used: Set[str], checkpoint: Checkpoint) -> list[Diagnostic]:
+    """What is said of heads beside a table that scores in their place, and has other numbers. `used`: tensors of which
+    the model is made, all of which are there."""
+    kinds = {name: (shape, checkpoint.types[name]) for name, shape in checkpoint.shapes.items()}
+    found = []
+    for head in (name for name in sorted(kinds) if is_head(name) and name not in used):
+        alike = sorted(name for name in used if kinds[name] == kinds[head])
+        if not any(_same_numbers(checkpoint, head, name) for name in alike):
+            hint = "set `tie_word_embeddings` to false in its config, and import it so"
+            message = f"The model scores with its table alone, and `{head}` of the checkpoint has other numbers."
+            found.append(Diagnostic(message, hint=hint))
+    return found
+
+
+def _same_numbers(checkpoint: Checkpoint, one: str, other: str) -> bool:
+    """Whether two tensors of one shape and type are the same, of which little at a time is read. Those that are codes
+    are never said to be."""
+    if checkpoint.types[one] not in PLAIN:
+        return False
+    first, second = (_flat(checkpoint, name) for name in (one, other))
+    starts = range(0, len(first), AT_ONCE)
+    return all(np.array_equal(first[at : at + AT_ONCE], second[at : at + AT_ONCE]) for at in starts)
+
+
+def _flat(checkpoint: Checkpoint, name: str) -> np.ndarray:
+    """The bytes of a tensor of plain numbers, which take no library of its type; of GGUF the numbers."""
+    if checkpoint.gguf:
+        return np.asarray(checkpoint_tensors(checkpoint.path)[name][2]()).reshape(-1)
+    headers = {file: header_of(file) for file in files_of(checkpoint.path)}
+    file = next(file for file, header in headers.items() if name in header)
+    size = math.prod(checkpoint.shapes[name]) * PLAIN[checkpoint.types[name]]
+    return np.memmap(file, np.uint8, "r", headers[file][name][2], (size,))
 
 
 def _borrowed(name: str, used: Set[str]) -> bool:
@@ -299,10 +357,10 @@ def _unread_blocks(checkpoint: Checkpoint) -> list[Diagnostic]:
     return found
 
 
-def dequantised(checkpoint: Checkpoint, coded: Set[str]) -> dict[str, int]:
-    """How many tensors are kept as blocks of few bits, which are read as plain numbers, by type. `coded`: those that
-    become codes again."""
-    kinds = [kind for name, kind in checkpoint.types.items() if kind not in PLAIN and name not in coded]
+def dequantised(checkpoint: Checkpoint, others: Set[str]) -> dict[str, int]:
+    """How many tensors are kept as blocks of few bits, which are read as plain numbers, by type. `others`: those that
+    become codes again, or are not read."""
+    kinds = [kind for name, kind in checkpoint.types.items() if kind not in PLAIN and name not in others]
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 

@@ -17,11 +17,19 @@ from typing import Any
 import numpy as np
 
 
+def check_file(path: Path) -> None:
+    """Raise OSError where there is no regular file: of a pipe nothing may ever come."""
+    path.stat()
+    if not path.is_file():
+        raise OSError(22, "It is no regular file", str(path))
+
+
 def header_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """The type, shape and place in the file of each tensor of a safetensors file. Raises ValueError where the
     header does not say what the file has."""
     bytes_of = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
     bytes_of["F8_E4M3"] = 1
+    check_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -50,11 +58,16 @@ def header_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The safetensors files of a folder: those that its index names, or all. Raises ValueError where the index
-    names files elsewhere."""
-    index = folder / "model.safetensors.index.json"
+    """The safetensors files of a folder, as transformers takes them: the one that is called `model.safetensors`, those
+    that the index names, or else all. Raises ValueError where the index names files elsewhere, and OSError where there
+    is no folder."""
+    folder.stat()
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
     if not index.exists():
         return sorted(folder.glob("*.safetensors"))
+    check_file(index)
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         wrong = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
@@ -235,9 +248,10 @@ def in_order(found: Mapping[str, Any], name: str | None) -> bool:
 
 def gptq_offset(folder: Path) -> int:
     """What zero points of GPTQ are more than they are stored as: 1 but for those of its second format."""
-    for name in ("config.json", "quantize_config.json"):
+    for path in (folder / "config.json", folder / "quantize_config.json"):
         try:
-            said = json.loads((folder / name).read_text(encoding="utf-8"))
+            check_file(path)
+            said = json.loads(path.read_text(encoding="utf-8"))
             if str(said.get("quantization_config", said).get("checkpoint_format")) == "gptq_v2":
                 return 0
         except (OSError, ValueError, AttributeError, RecursionError):
@@ -347,6 +361,7 @@ def fp4_numbers(parts: Mapping[str, Any]) -> Any:
 def gguf_reader(path: Path) -> Any:
     """A GGUF file as the package gguf reads it, which raises whatever a wrong file leads it to."""
     library = import_module("gguf")
+    check_file(path)
     try:
         return library.GGUFReader(path)
     except OSError:

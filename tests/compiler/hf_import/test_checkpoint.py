@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -167,8 +169,34 @@ def no_header(folder: Path) -> None:
 
 
 def climbing(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
     index = {"weight_map": {QUERY: "../other/model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def without_a_shard(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    save(folder, random_weights(), files=3)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+
+
+def with_a_pipe(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        os.mkfifo(folder / name)
+        if not name.endswith("safetensors"):
+            (folder / "first.safetensors").write_bytes(b"")
+
+    return change
+
+
+def untied(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def with_a_guessing_layer_inside(folder: Path) -> None:
+    save(folder, random_weights() | {"model.layers.1.eh_proj.weight": np.zeros(3, np.float32)})
 
 
 def pickled(folder: Path) -> None:
@@ -189,6 +217,15 @@ def pickled(folder: Path) -> None:
         (huge_header, "ends before its header does"),
         (no_header, "has a header that is none of safetensors"),
         (climbing, "which is no safetensors file of the folder"),
+        (without_a_shard, "saved/model-00002-of-00003.safetensors` cannot be read: No such file or directory."),
+        (with_a_pipe("model.safetensors"), "saved/model.safetensors` cannot be read: It is no regular file."),
+        (with_a_pipe("model.safetensors.index.json"), "index.json` cannot be read: It is no regular file."),
+        (untied, "`lm_head.weight` of the checkpoint has other numbers."),
+        (
+            with_tensor("model.layers.2.input_layernorm.weight", (24,)),
+            "Nothing of the model is made of tensor `model.l",
+        ),
+        (with_a_guessing_layer_inside, "Nothing of the model is made of tensor `model.layers.1.eh_proj.weight`."),
         (pickled, "a pickle can run any code"),
     ],
 )
@@ -206,6 +243,9 @@ def test_a_gguf_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
     code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
     assert code == 1 and "cannot be read" in output and not (tmp_path / "out").exists()
+    os.mkfifo(tmp_path / "pipe.gguf")
+    code, output = imported(tmp_path / "pipe.gguf", tmp_path / "out")
+    assert code == 1 and "pipe.gguf` cannot be read: It is no regular file." in " ".join(output.split())
 
 
 def test_an_error_of_our_own_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +265,37 @@ def test_an_error_of_our_own_is_no_damaged_file(tmp_path: Path, monkeypatch: pyt
 
 
 def test_tensors_that_only_repeat_others_are_no_matter(tmp_path: Path) -> None:
-    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(4, np.float32)}
+    names = ("model.layers.0.self_attn.rotary_emb.inv_freq", "transformer.rotary_pos_emb.inv_freq")
+    extra = {name: np.zeros(4, np.float32) for name in names}
     assert imported(save(tmp_path / "saved", random_weights() | extra), tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_a_head_beside_its_table_is_the_same(apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its last byte, and without a library for types that NumPy lacks."""
+    monkeypatch.setattr("escc.compiler.hf_import.checkpoint.AT_ONCE", 100)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    halves = {name: array.astype(bfloat16) for name, array in random_weights().items()}
+    head = halves["lm_head.weight"] = halves["model.embed_tokens.weight"].copy()
+    head.view(np.uint16)[-1, -1] += apart
+    folder = save(tmp_path / "saved", halves, files=3)
+    untied(folder)
+    code, output = imported(folder, tmp_path)
+    assert code == apart and ("has other numbers" in " ".join(output.split())) == bool(apart), output
+
+
+def test_what_guesses_more_tokens_is_left_out(tmp_path: Path) -> None:
+    names = ("eh_proj.weight", "enorm.weight", "self_attn.q_proj.weight", "shared_head.head.weight")
+    extra = [*(f"model.layers.2.{name}" for name in names), "mtp.fc.weight", "model.mtp_layers.0.q_proj.weight"]
+    tensors = random_weights() | {name: np.zeros(3, np.float32) for name in extra}
+    code, output = imported(save(tmp_path / "saved", tensors), tmp_path)
+    assert code == 0 and "6 tensors guess more tokens than the next one, and are left out" in output
+
+
+def test_one_file_is_the_checkpoint_whatever_lies_beside_it(tmp_path: Path) -> None:
+    folder = save(save(tmp_path / "saved", {"other": np.zeros(3, np.float32)}, files=2), random_weights())
+    (folder / "consolidated.safetensors").write_bytes(file_bytes({"other": np.zeros(3, np.float32)}))
+    assert imported(folder, tmp_path)[0] == 0 and "other" not in checkpoint_tensors(folder)
 
 
 @pytest.mark.parametrize(

@@ -447,7 +447,13 @@ def _run_loaded(spmd: SpmdProgram, names: Names, streams: Streams) -> str:
 def run(checkpoint: str) -> int:
     """Load a checkpoint onto the devices at hand, and run a step with it, on zeros."""
     mesh = make_mesh()
-    params = load(checkpoint, mesh, tell=lambda name: print(f"loaded {{name}}", file=sys.stderr))
+    try:
+        params = load(checkpoint, mesh, tell=lambda name: print(f"loaded {{name}}", file=sys.stderr))
+    except KeyError as error:
+        raise SystemExit(f"error: `{{checkpoint}}` has no tensor `{{error.args[0]}}`.") from None
+    except (OSError, ValueError) as error:
+        where, what = getattr(error, "filename", None) or checkpoint, getattr(error, "strerror", None) or error
+        raise SystemExit(f"error: `{{where}}` cannot be read: {{what}}.") from None
     every = {forms}
 
     def zeros(form, {where}):

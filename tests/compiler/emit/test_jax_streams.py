@@ -96,6 +96,12 @@ def test_a_module_loads_a_checkpoint_into_both_memories(tmp_path: Path):
         found[streamed] = module.load(str(checkpoint), mesh)
     kinds = {str(leaf.sharding.memory_kind) for leaf in jax.tree.leaves(found[1])}
     assert kinds == {"device", *(["pinned_host"] if jax.__version_info__ >= (0, 10, 2) else [])}  # on CPUs
+    with pytest.raises(SystemExit, match=r"error: `.*/none` cannot be read: No such file or directory\.$"):
+        module.run(str(tmp_path / "none"))
+    wider = {name: np.concatenate([array, array[:1]]) for name, array in random_weights().items()}
+    for said, tensors in (("has no tensor `.*`.$", {}), ("cannot be read: cannot reshape", wider)):
+        with pytest.raises(SystemExit, match=f"^error: `.*/other` {said}"):
+            module.run(str(save(tmp_path / "other", tensors)))
     together = module.whole(found[1])
     jax.tree.map(np.testing.assert_array_equal, together, jax.tree.map(np.asarray, found[0]))
 

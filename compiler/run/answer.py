@@ -129,9 +129,9 @@ def plan_for(
         replace(p, sizes=tuple((d, {**sizes, model.new: taken[p.name]}.get(d, n)) for d, n in p.sizes), calls=calls)
         for p, calls in ((p, asked.tokens if p.name == DECODE else 1) for p in program.phases if p.name in taken)
     )
-    results = program.results
-    if asked.scores or asked.temperature:
-        results = (*results, *(name for name in model.scores if name not in results))
+    # The largest score comes along where no others do, since of scores that are no numbers a token is picked, too.
+    beside = model.scores if asked.scores or asked.temperature or not model.largest else model.largest
+    results = (*program.results, *(name for name in beside if name not in program.results))
     fitted = replace(program, phases=phases, results=results)
     compiled = compile_phases(fitted, (PREFILL, DECODE), mesh, options)
     warnings = tuple(turned_otherwise(model, min(map(len, asked.prompts)), places))
@@ -193,7 +193,8 @@ def _learned_places(program: Program) -> int | None:
 
 def answer(planned: Planned, processes: int, check: bool, stream: bool) -> Answered:
     """Run the emitted modules with a checkpoint. `check`: also the unsharded model. `stream`: whether texts are
-    written to standard output as they come. Raises InternalError where a module does not run."""
+    written to standard output as they come. Raises InputError where scores are no numbers, and InternalError where a
+    module does not run."""
     asked, model = planned.asked, planned.model
     program = planned.compiled[0].program
     told = {
@@ -204,6 +205,7 @@ def answer(planned: Planned, processes: int, check: bool, stream: bool) -> Answe
         "temperature": asked.temperature,
         "seed": asked.seed,
         "scores": program.results.index(model.scores[0]) if model.scores[0] in program.results else None,
+        "largest": [program.results.index(name) for name in model.largest if name in program.results],
         "chosen": program.results.index(model.chosen) if model.chosen else None,
         "vocabulary_last": _last(program, model),
         "batch_first": model.prompt.dims[0] == model.batch,
@@ -222,6 +224,10 @@ def answer(planned: Planned, processes: int, check: bool, stream: bool) -> Answe
         devices = planned.compiled[0].spmd.mesh.chips // processes
         run_processes(sharing(CHILD, folder, processes), devices, heard=True)
         done = json.loads((path / "answer.json").read_text())
+        if (row := done.pop("unknown")) is not None:
+            hint = "weights of the checkpoint are none, or values that are made of them leave the range of their type"
+            after = f"prompt {row + 1}" + (f" and {len(done['tokens'][row])} tokens" if done["tokens"][row] else "")
+            raise fail(f"The scores of what follows {after} are no numbers (NaN).", hint=hint)
         scores = np.load(path / "scores.npy") if asked.scores else None
     done |= {"tokens": tuple(map(tuple, done["tokens"])), "lost": tuple(done["lost"])}
     return Answered(scores=scores, **done)

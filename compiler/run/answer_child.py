@@ -42,7 +42,7 @@ def main(folder: Path, process: int, processes: int, address: str) -> None:
     writer = _Writer(told) if process == 0 and told["stream"] else None
     done = _generated(told, sharded, writer)
     wrong = difference = None
-    if told["check"]:
+    if told["check"] and done["unknown"] is None:
         types = (AxisType.Auto,) * len(mesh.axis_names)
         sizes = (1,) * len(mesh.axis_names)
         one = jax.make_mesh(sizes, mesh.axis_names, axis_types=types, devices=jax.local_devices()[:1])
@@ -50,7 +50,7 @@ def main(folder: Path, process: int, processes: int, address: str) -> None:
     if process == 0:
         if told["keep"]:
             np.save(folder / "scores.npy", np.stack(done["kept"]))
-        keys = ("tokens", "full", "prefill_s", "decode_s", "timed", "steps", "lost")
+        keys = ("tokens", "full", "unknown", "prefill_s", "decode_s", "timed", "steps", "lost")
         answer = {key: done[key] for key in keys} | {"load_s": load_s, "wrong": wrong, "difference": difference}
         (folder / "answer.json").write_text(json.dumps(answer))
 
@@ -123,7 +123,8 @@ class _Writer:
 
 
 def _generated(told: dict[str, Any], model: _Model, writer: _Writer | None) -> dict[str, Any]:
-    """Prefill all prompts, then decode from where the shortest ends until all have what they want."""
+    """Prefill all prompts, then decode from where the shortest ends until all have what they want, or one of them
+    (`unknown`) has scores that are no numbers."""
     prompts, stops, places = told["prompts"], set(told["stops"]), told["places"]
     lengths = [len(prompt) for prompt in prompts]
     new = told["phases"]["prefill"]["new"]
@@ -138,30 +139,33 @@ def _generated(told: dict[str, Any], model: _Model, writer: _Writer | None) -> d
     over = [False] * len(prompts)
     kept: list[Array] = []
     times: list[float] = []
+    unknown = None
     for at in range(min(lengths) - 1, places):  # the place of the token that goes in
         # What a sequence that is at its end goes on with is never looked at.
         entered = [([*p, *t][at : at + 1] or [0])[0] for p, t in zip(prompts, tokens, strict=True)]
         begun = time.perf_counter()
         results = model.run("decode", np.array(entered, np.int32)[:, None], at + 1)
-        picked, scores = _picked(told, model, results, rng)
+        picked, scores, known = _picked(told, model, results, rng)
         times.append(time.perf_counter() - begun)
         if scores is not None and told["keep"]:
             kept.append(scores)
-        for row, token in enumerate(picked):
-            if at >= lengths[row] - 1 and not over[row]:
-                over[row] = int(token) in stops or len(tokens[row]) + 1 >= told["tokens"]
-                if int(token) not in stops:
-                    tokens[row].append(int(token))
-        if writer is not None and not all(over):
-            writer.heard(tokens, last=False)
-        if all(over):
+        heard = [row for row in range(len(prompts)) if at >= lengths[row] - 1 and not over[row]]
+        unknown = next((row for row in heard if not known[row]), None)
+        for row, token in ((row, int(picked[row])) for row in heard if unknown is None):
+            over[row] = token in stops or len(tokens[row]) + 1 >= told["tokens"]
+            if token not in stops:
+                tokens[row].append(token)
+        if all(over) or unknown is not None:
             break
+        if writer is not None:
+            writer.heard(tokens, last=False)
     if writer is not None:
         writer.heard(tokens, last=True)
     timed = times[1:]  # the first waits for the compiler
     return {
         "tokens": tokens,
         "full": not all(over),
+        "unknown": unknown,
         "prefill_s": prefill_s,
         "decode_s": sum(timed),
         "timed": len(timed),
@@ -172,21 +176,26 @@ def _generated(told: dict[str, Any], model: _Model, writer: _Writer | None) -> d
 
 
 def _picked(told: dict[str, Any], model: _Model, results: list[Any], rng: np.random.Generator) -> Any:
-    """The next token of each sequence, and the scores [batch, vocabulary] where they are wanted."""
-    scores = None
+    """The next token of each sequence, the scores [batch, vocabulary] where they are wanted, and of each sequence
+    whether its scores are numbers."""
+    scores, batch = None, len(told["prompts"])
+    largest = [whole(model.mesh, results[n])[:batch].astype(np.float32) for n in told["largest"]]
+    known = ~np.any([np.isnan(one) for one in largest], axis=0) if largest else np.ones(batch, bool)
     if told["scores"] is not None:
-        batch = len(told["prompts"])
         found = whole(model.mesh, results[told["scores"]]).astype(np.float32)
         scores = found.reshape(batch, -1)[:, : told["vocabulary_last"]]
+        known &= ~np.isnan(scores).any(axis=1)
     if scores is not None and told["temperature"]:
         heat = scores.astype(np.float64) / told["temperature"]
         share = np.exp(heat - heat.max(axis=1, keepdims=True)).cumsum(axis=1)
         drawn = rng.random(len(share)) * share[:, -1]
-        return [int(np.searchsorted(row, one, side="right")) for row, one in zip(share, drawn, strict=True)], scores
-    if told["chosen"] is not None:
-        return whole(model.mesh, results[told["chosen"]])[: len(told["prompts"])].tolist(), scores
-    assert scores is not None, "a model returns tokens or scores"
-    return scores.argmax(axis=1).tolist(), scores
+        picked = [int(np.searchsorted(row, one, side="right")) for row, one in zip(share, drawn, strict=True)]
+    elif told["chosen"] is not None:
+        picked = whole(model.mesh, results[told["chosen"]])[:batch].tolist()
+    else:
+        assert scores is not None, "a model returns tokens or scores"
+        picked = scores.argmax(axis=1).tolist()
+    return picked, scores, known
 
 
 def _compared(done: dict[str, Any], dense: dict[str, Any]) -> tuple[int, float | None]:

@@ -8,7 +8,7 @@ from ...ir.dataflow import appends, ops
 from ...ir.diagnostics import fail, listed
 from ...ir.dtype import Dtype
 from ...ir.expr import context_dims
-from ...ir.program import Kind, Map, Op, Program, Take, Value, operand_names, stored_in
+from ...ir.program import Kind, Map, Op, Program, Reduce, Take, Value, operand_names, stored_in
 
 PREFILL, DECODE = "prefill", "decode"  # the phases that generate
 TWO_PHASES = "generation runs `prefill` on a prompt, then `decode` on one token at a time"
@@ -22,8 +22,8 @@ class LanguageModel:
     `vocabulary`; its others are `width`. `chosen`: the result that holds the next
     token of each sequence; None where the program returns their scores, of which the largest counts.
     `scores`: the values from which next tokens are picked, made outside of repeats, of dims `batch`
-    and others. `counted`: the dims along which the context grows. `caches`: each with the append
-    that makes its next version.
+    and others; `largest`: that of each sequence, where `chosen` is its place. `counted`: the dims
+    along which the context grows. `caches`: each with the append that makes its next version.
     """
 
     program: Program
@@ -35,6 +35,7 @@ class LanguageModel:
     width: tuple[str, ...]
     chosen: str | None
     scores: tuple[str, ...]
+    largest: tuple[str, ...]
     counted: tuple[str, ...]
     caches: tuple[tuple[str, str], ...]
 
@@ -64,6 +65,11 @@ def language_model(program: Program) -> LanguageModel:
             raise fail(f"Cache `{op.cache}` lacks the dim `{batch}` of the tokens, so sequences would share it.")
     chosen = _chosen(program, batch)
     scores = _scores(program, chosen, batch) if chosen else _returned_scores(program, batch, new)
+    largest = tuple(
+        op.result
+        for op in ops(program)
+        if isinstance(op, Reduce) and chosen and op.operand in scores and values[op.result].dims == (batch,)
+    )
     counted = {op.target for op in grown} | {
         dim for op in ops(program) if isinstance(op, Map) for dim in context_dims(op.expr)
     }
@@ -71,7 +77,7 @@ def language_model(program: Program) -> LanguageModel:
     table, vocabulary = _embedding(program, prompt.name)
     width = tuple(d for d in values[table].dims if d not in vocabulary)
     model = LanguageModel(
-        program, prompt, batch, new, table, vocabulary, width, chosen, scores, tuple(sorted(counted)), caches
+        program, prompt, batch, new, table, vocabulary, width, chosen, scores, largest, tuple(sorted(counted)), caches
     )
     _check_phases(model)
     return model

@@ -114,6 +114,15 @@ def test_tokens_are_drawn_by_a_seed(model: Path, checkpoint: Path) -> None:
     assert drawn(1) == drawn(1) != drawn(2)
 
 
+def test_scores_that_are_no_numbers_end_it(model: Path, tmp_path: Path) -> None:
+    """Where a token comes that makes them so."""
+    weights = random_weights()
+    weights["model.embed_tokens.weight"][continuation(weights, (3, 1, 4), 3)[1]] = np.nan
+    ready = planned(model, save(tmp_path / "saved", weights), "1", Asked(((3, 1, 4),), 3))
+    with pytest.raises(InputError, match=r"what follows prompt 1 and 2 tokens are no numbers \(NaN\)"):
+        answer(ready, 1, check=False, stream=False)
+
+
 def test_a_full_context_ends_it(model: Path, checkpoint: Path) -> None:
     asked = Asked(((3, 1, 4),), 50, context=6)
     done = answer(planned(model, checkpoint, "1", asked), 1, check=False, stream=False)

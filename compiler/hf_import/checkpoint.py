@@ -20,8 +20,8 @@ from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.dtype import Dtype
 from ...ir.program import Program
 from .checkpoint_files import checkpoint_tensors, files_of, gguf_reader, header_of
-from .checkpoint_names import style_of
-from .checkpoint_styles import GGUF
+from .checkpoint_names import FUSED, style_of
+from .checkpoint_styles import GGUF, Style
 from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called

@@ -97,12 +97,17 @@ def positions(body: Body, target: str, given: Arguments) -> str:
 
 
 def last(body: Body, target: str, given: Arguments) -> str:
-    """The last element along the dims `over`."""
-    x = body.named(given.values[0], f"{target}.input")
-    rest = without(body, body.value(x).dims, given.over)
-    end = Map(body.fresh(f"{target}.place"), subtract(size_expr(given.over), Const(1.0)))
-    op = Take(target, x, body.emit(end, (), Dtype.I32), given.over)
-    return body.emit(op, rest, given.dtype or body.value(x).dtype)
+    """The last element along the dims `over`, found along one after the other: where one of them is padded, a row
+    counted over several is another than with their true sizes."""
+    x, dtype = body.named(given.values[0], f"{target}.input"), given.dtype
+    without(body, body.value(x).dims, given.over)
+    for n, dim in enumerate(given.over, 1):
+        end = Map(body.fresh(f"{target}.place"), subtract(Size(dim), Const(1.0)))
+        at, final = body.emit(end, (), Dtype.I32), n == len(given.over)
+        made = target if final else body.fresh(f"{target}.part")
+        kept = without(body, body.value(x).dims, (dim,))
+        x = body.emit(Take(made, x, at, (dim,)), kept, dtype if dtype and final else body.value(x).dtype)
+    return x
 
 
 def argmax(body: Body, target: str, given: Arguments) -> str:

@@ -2,7 +2,7 @@
 
 Layouts, cost and memory see the padded sizes. Sizes as numbers become the true ones, and what lies
 beyond the true size of a dim is masked where it would reach a sum (with zeros), a maximum (with minus
-infinity) or a map that fails on it. Stored tensors are to hold zeros there.
+infinity) or a map that fails on it; of codes less zero points, which are not zero there, products are. Stored tensors are to hold zeros there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size
 from ...ir.program import Choose, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, TopK, Value
-from .pad_signs import Mask, PadSigns
+from .pad_signs import Cut, Mask, PadSigns
 
 
 def mask_padding(program: Program) -> Program:
@@ -27,11 +27,13 @@ def mask_padding(program: Program) -> Program:
 
 @dataclass
 class _Scope:
-    """A region being written: the iota of each dim, and the masked values, that it has so far."""
+    """A region being written: the iota of each dim, the masked values, and what is 1 at the true places of a dim and
+    0 beyond, that it has so far."""
 
     items: list[Op | Repeat[Op]] = field(default_factory=list)
     iotas: dict[str, str] = field(default_factory=dict)
     masked: dict[Mask, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
 
 
 class _Writer:
@@ -52,7 +54,8 @@ class _Writer:
             names: dict[str, str] = {}
             for mask in self.signs.masks(item):
                 names[mask.value] = self.masked(scope, replace(mask, value=names.get(mask.value, mask.value)))
-            scope.items.append(_reading(self.mapped(scope, item) if isinstance(item, Map) else item, names))
+            made = self.cut(scope, item) if isinstance(item, Einsum) else item
+            scope.items.append(_reading(self.mapped(scope, made) if isinstance(made, Map) else made, names))
         return replace(region, items=tuple(scope.items))
 
     def mapped(self, scope: _Scope, op: Map) -> Map:
@@ -71,6 +74,21 @@ class _Writer:
             scope.items.append(Map(made, expr))
             scope.masked[mask] = made
         return scope.masked[mask]
+
+    def cut(self, scope: _Scope, op: Einsum) -> Einsum:
+        """An einsum with a factor more for each index beyond which its products are to be dropped."""
+        cuts = self.signs.cuts(op)
+        held = tuple(self.held(scope, cut, op.result) for cut in cuts)
+        indices = tuple((cut.index,) for cut in cuts)
+        return replace(op, operands=op.operands + held, indices=op.indices + indices)
+
+    def held(self, scope: _Scope, cut: Cut, base: str) -> str:
+        """The name of what is 1 at the true places of a dim and 0 beyond, made once in a region."""
+        if cut.dim not in scope.held:
+            expr = self.within(scope, cut.dim, Const(1.0), 0.0, base)
+            scope.held[cut.dim] = self.new(f"{base}.held", (cut.dim,), Dtype.BF16)
+            scope.items.append(Map(scope.held[cut.dim], expr))
+        return scope.held[cut.dim]
 
     def within(self, scope: _Scope, dim: str, expr: Expr, fill: float, base: str) -> Expr:
         """`expr` at the true places along a dim, `fill` beyond."""

@@ -15,7 +15,7 @@ from operator import or_
 from ...ir.dtype import Dtype
 from ...ir.expr import Expr, Operand, operands
 from ...ir.program import Choose, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, Value, signature
-from .signs import BAD, LOW, NONE, NUMBER, POSITIVE, ZERO, Sign, added, evaluate, multiplied, of_constant
+from .signs import BAD, LOW, NONE, NUMBER, POSITIVE, ZERO, Sign, added, evaluate, multiplied, negated, of_constant
 
 LOWEST = float("-inf")
 LOWEST_INDEX = -(2.0**31)  # among integers
@@ -28,6 +28,14 @@ class Mask:
     value: str
     dim: str
     fill: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The products of an einsum are to be dropped at places of `index` beyond the true size of `dim`."""
+
+    index: str
+    dim: str
 
 
 @dataclass
@@ -68,23 +76,41 @@ class PadSigns:
         fill = LOWEST_INDEX if self.values[name].dtype is Dtype.I32 else LOWEST
         return tuple(Mask(name, d, fill) for d in over if d in self.padded and self._read(name, d) != LOW)
 
+    def cuts(self, op: Op) -> tuple[Cut, ...]:
+        """Where an einsum sums what no mask of an operand makes zero: codes less a zero point that lacks the dim."""
+        if not isinstance(op, Einsum):
+            return ()
+        found = [(index, self._padded_at(op, index)) for index in _indices(op)]
+        return tuple(
+            Cut(index, readers[0][1])
+            for index, readers in found
+            if self._reaches(op, index, readers) and not _factors(op, readers)
+        )
+
     def _padded(self, name: str) -> list[str]:
         return [d for d in self.values[name].dims if d in self.padded]
 
     def _product_masks(self, op: Einsum) -> Iterable[Mask]:
         """Nothing infinite is multiplied; beyond a dim that is summed every product is zero."""
-        for index in dict.fromkeys(i for indices in op.indices for i in indices):
-            readers = [(name, dim) for name, dim in self._dims_at(op, index) if dim in self.padded]
-            infinite = [Mask(name, dim, 0.0) for name, dim in readers if self._read(name, dim) & LOW]
-            yield from infinite
-            if readers and not infinite and index not in op.output and self._product(op, index, ()) != ZERO:
-                name, dim = min(readers, key=lambda reader: len(self.values[reader[0]].dims))
+        for index in _indices(op):
+            readers = self._padded_at(op, index)
+            yield from (Mask(name, dim, 0.0) for name, dim in readers if self._read(name, dim) & LOW)
+            if self._reaches(op, index, readers) and (factors := _factors(op, readers)):
+                name, dim = min(factors, key=lambda reader: len(self.values[reader[0]].dims))
                 yield Mask(name, dim, 0.0)
 
-    def _dims_at(self, op: Einsum, index: str) -> list[tuple[str, str]]:
-        """The operands that have an index, and the dim that each has there."""
+    def _reaches(self, op: Einsum, index: str, readers: Sequence[tuple[str, str]]) -> bool:
+        """Whether something reaches a sum from beyond an index, which `readers` have, though nothing infinite is
+        read there."""
+        summed = bool(readers) and index not in op.output
+        finite = not any(self._read(name, dim) & LOW for name, dim in readers)
+        return summed and finite and self._product(op, index, ()) != ZERO
+
+    def _padded_at(self, op: Einsum, index: str) -> list[tuple[str, str]]:
+        """The operands that have an index, and the dim that each has there, of those that are padded."""
         pairs = zip(op.operands, op.indices, strict=True)
-        return [(name, self.values[name].dims[at.index(index)]) for name, at in pairs if index in at]
+        found = [(name, self.values[name].dims[at.index(index)]) for name, at in pairs if index in at]
+        return [(name, dim) for name, dim in found if dim in self.padded]
 
     def _product(self, op: Einsum, index: str, masks: Sequence[Mask]) -> Sign:
         """The signs of an einsum's products beyond an index, once masked."""
@@ -202,12 +228,27 @@ class PadSigns:
         self._set(op.result, _total(true, own.sums), beyond)
 
 
-def _multiplied(op: Einsum, factor: Callable[[str, tuple[str, ...]], Sign]) -> Sign:
-    """The signs of the products of an einsum; what is multiplied by itself is below zero nowhere."""
+def _indices(op: Einsum) -> tuple[str, ...]:
+    """The indices of what an einsum reads, each once."""
+    return tuple(dict.fromkeys(i for indices in op.indices for i in indices))
+
+
+def _factors(op: Einsum, readers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of operands those that are factors by themselves: of codes less zero points neither is."""
+    differences = {op.operands[at] for pair in op.zeros for at in pair}
+    return [reader for reader in readers if reader[0] not in differences]
+
+
+def _multiplied(op: Einsum, sign: Callable[[str, tuple[str, ...]], Sign]) -> Sign:
+    """The signs of the products of an einsum, of operands of such signs; codes less their zero points are one factor,
+    and what is multiplied by itself is below zero nowhere."""
+    read = list(zip(op.operands, op.indices, strict=True))
+    less = {codes: read[zero] for codes, zero in op.zeros}
+    subtracted = {zero for _, zero in op.zeros}
     found = POSITIVE
-    for (name, indices), times in Counter(zip(op.operands, op.indices, strict=True)).items():
-        sign = factor(name, indices)
-        powers = (reduce(multiplied, [one] * times) for one in sign)
+    for (one, zero), times in Counter((r, less.get(n)) for n, r in enumerate(read) if n not in subtracted).items():
+        factor = sign(*one) if zero is None else added(sign(*one), negated(sign(*zero)))
+        powers = (reduce(multiplied, [each] * times) for each in factor)
         found = multiplied(found, reduce(or_, powers, NONE))
     return found
 

@@ -59,7 +59,14 @@ CASES = {
         x = take(table, ids, over=V)
         t[B,V] = x[B,E] * table[V,E]
         z = last(t, over=B)
-        return x, argmax(t / sqrt(size(E)), over=V), z"""),
+        return x, argmax(t / sqrt(size(E)), over=V), z, last(t, over=[V, B])"""),
+    "codes with zero points": ("""param U: (int8[E,F] - int8[F]) * f32[F]
+        param T: (int8[F,E] - f32[E]) * f32[E]""", "x: bf16[F]", """
+        s[F] = U[E,F]
+        t[E] = x[F] * T[F,E]
+        u[F] = U[E,F] * U[E,F]
+        v[] = U[E,F] * T[F,E]
+        return s, t, u, v, mean(U, over=E), sum(exp(T), over=F)"""),
     "the largest": ("", "x: bf16[B,V]", """
         values, ids = top_k(0 - x * x, over=V, keep=K)
         return values, ids, sum(values, over=[B, K])"""),

@@ -187,6 +187,7 @@ def limits_text() -> str:
         ("phases of a file", f"{dims.MAX_PHASES}"),
         ("the size of a dim, and `calls`", _power(dims.MAX_SIZE)),
         ("elements of a value", _power(dims.MAX_ELEMENTS)),
+        ("places that ids or contexts count", f"{dims.MAX_PLACES:,}"),
         ("repetitions of a block", f"{blocks.MAX_COUNT:,}"),
         ("calls nested in each other", f"{blocks.MAX_DEPTH}"),
         ("values of the expanded program", f"{body.MAX_VALUES:,}"),

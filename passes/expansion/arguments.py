@@ -11,7 +11,7 @@ from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Size
 from ...ir.program import Iota
 from .body import Body
-from .dims import AtMost, Unpadded
+from .dims import AtMost, Constraint, Counted, Numbered, Unpadded
 from .report import Refused
 
 
@@ -162,10 +162,11 @@ def fits(body: Body, new: str, context: str) -> AtMost:
     return AtMost(new, context, body.at, f"`{context}` counts the context with this step's tokens")
 
 
-def at_end(body: Body, new: str, context: str) -> tuple[Unpadded, Unpadded]:
-    """The constraints that the entries along `new` may stand at the end of `context`."""
+def at_end(body: Body, new: str, context: str) -> tuple[Constraint, ...]:
+    """The constraints that the entries along `new` may stand at the end of `context`, whose places are counted."""
     why = "new entries stand at the end of a context"
-    return Unpadded(new, body.at, why), Unpadded(context, body.at, why)
+    counted = Counted(context, body.at), Numbered((context,), body.at)
+    return fits(body, new, context), Unpadded(new, body.at, why), Unpadded(context, body.at, why), *counted
 
 
 def in_context(body: Body, base: str, new: str, context: str) -> Expr:

@@ -11,8 +11,23 @@ from ...ir.diagnostics import InputError, Span
 from ...ir.dtype import INTEGERS, Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
-from ...ir.program import Einsum, Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value, operand_names, signature
-from .dims import Constraint, DimTable, Extent
+from ...ir.program import (
+    Einsum,
+    Iota,
+    Kind,
+    Map,
+    Op,
+    Pin,
+    PinKind,
+    Region,
+    Repeat,
+    Stored,
+    Take,
+    Value,
+    operand_names,
+    signature,
+)
+from .dims import Constraint, DimTable, Extent, Numbered
 from .report import Refused, Report, TooLarge
 
 MAX_VALUES = 20_000  # of a whole program, every block counted once more than it is called
@@ -200,6 +215,8 @@ class Body:
         """
         self.context.count(1, self.at)
         self.context.measure(dims, op.result, self.at)
+        if isinstance(op, Iota | Take):
+            self.context.constraints += [Numbered((op.dim,) if isinstance(op, Iota) else op.over, self.at)]
         made = Value(op.result, tuple(dims), dtype, self._chosen(op, tuple(dims), spreads))
         read = {name: self.value(name) for name in operand_names(op)}
         integers = signature(op, read | {op.result: made}).integers_of

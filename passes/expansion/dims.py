@@ -16,6 +16,7 @@ from .report import Refused, Report
 MAX_SIZE = 2**40
 MAX_RANK = 32  # dims of one value
 MAX_ELEMENTS = 2**60  # of one value: more than a million chips hold, and exact wherever it is counted
+MAX_PLACES = 2**31 - 1  # that are counted, as ids and in contexts: numbers of 32 bits
 MAX_DIMS = 1000  # of a file
 MAX_PHASES = 100  # of a file
 
@@ -365,7 +366,32 @@ class Kept:
     span: Span
 
 
-Constraint = AtMost | Even | Pairs | Unpadded | Holds | Kept
+@dataclass(frozen=True)
+class Numbered:
+    """The places along the dims `over`, of all together, are told apart by numbers of 32 bits."""
+
+    over: tuple[str, ...]
+    span: Span | None
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Along `dim` the places of a context are counted."""
+
+    dim: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Along `dim` a cache has slots that entries take by turns; their places are counted along `context`."""
+
+    dim: str
+    context: str
+    span: Span
+
+
+Constraint = AtMost | Even | Pairs | Unpadded | Holds | Kept | Numbered | Counted | Slots
 
 
 @dataclass(frozen=True)
@@ -390,6 +416,29 @@ def check_extents(extents: Iterable[Extent], phases: Iterable[Phase], report: Re
             if prod(sizes[dim] for dim in extent.dims) > MAX_ELEMENTS:
                 report.add(too_many(phase, extent.name), extent.span)
                 break
+
+
+def check_numbers(constraints: Iterable[Constraint], phases: Iterable[Phase], report: Report) -> None:
+    """Note what has too many places to count them; `phases` have the sizes that are compiled, with padding."""
+    bound = [(phase.name, dict(phase.sizes)) for phase in phases]
+    for constraint in dict.fromkeys(constraints):
+        for phase, sizes in bound:
+            if isinstance(constraint, Numbered) and prod(sizes[d] for d in constraint.over) > MAX_PLACES:
+                have = " * ".join(f"{d} = {sizes[d]}" for d in constraint.over)
+                hint = "places are numbers of 32 bits: choose it smaller, or go over fewer dims"
+                report.add(f"In phase `{phase}`, {have} is more than {MAX_PLACES:,} places.", constraint.span, hint)
+                break
+
+
+def check_contexts(table: DimTable, constraints: Sequence[Constraint], report: Report) -> None:
+    """Note where slots of a cache that wraps are taken for the places of a context."""
+    found = [one for one in constraints if isinstance(one, Slots)]
+    context = {one.dim: one.context for one in found}
+    roots = {table.root(one.dim): one.context for one in found if table.root(one.dim) != table.root(one.context)}
+    for one in dict.fromkeys(c for c in constraints if isinstance(c, Counted)):
+        if of := context.get(one.dim) or roots.get(table.root(one.dim)):
+            hint = f"places are those of `{of}`: a mask and `append` take `of={of}`, all else `{of}` itself"
+            report.add(f"Along `{one.dim}` are slots of a cache that wraps, not places of a context.", one.span, hint)
 
 
 def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], report: Report) -> None:

@@ -18,7 +18,18 @@ from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter,
 from .body import Body, Context, Template
 from .composites import COMPOSITES
 from .declared import claim, declare, declared_value, store
-from .dims import Kept, bind_phases, check_extents, check_groups, check_sizes, declare_dims, rewrapped
+from .dims import (
+    Kept,
+    Numbered,
+    bind_phases,
+    check_contexts,
+    check_extents,
+    check_groups,
+    check_numbers,
+    check_sizes,
+    declare_dims,
+    rewrapped,
+)
 from .functions import FUNCTIONS
 from .lines import expand_lines
 from .masking import mask_padding
@@ -56,11 +67,16 @@ def expand(
     phases = rewrapped(context.dims, texts, phases, settings or {}, wraps, report)
     check_sizes(context.constraints, phases, report)
     check_groups(context.dims, phases, report)
+    check_contexts(context.dims, context.constraints, report)
     phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
     check_groups(context.dims, phases if len(report) == 0 else (), report)
     name = _title(model, report)
     report.finish()
     check_extents(context.extents, phases, report)
+    declared = {dim: span for dim, (_, span) in context.dims.pads.items()}
+    # What lies beyond a true size is told by its place.
+    beyond = [Numbered((dim,), declared.get(dim)) for dim, _ in padding]
+    check_numbers([*context.constraints, *beyond], phases, report)
     report.finish(TooLarge)
     inputs = len(main.parameters) if main else 0
     stored = (*body.stored[:inputs], *shared.stored, *body.stored[inputs:])

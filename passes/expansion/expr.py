@@ -33,7 +33,7 @@ from .arguments import Arguments, Composite, multiply
 from .blocks import call_block
 from .body import Body
 from .composites import COMPOSITES
-from .dims import Unpadded, size_expr
+from .dims import Counted, Numbered, Unpadded, size_expr
 from .functions import GATES, NUMBERS, POINTWISE
 from .keywords import VALUES, check_words, dim_arguments, positional_arguments, with_keywords
 from .report import Refused
@@ -138,7 +138,8 @@ def _applied(body: Body, call: Call, base: str) -> Arithmetic:
         return size_expr(body.context.dims.expand(d.name for d in dim_arguments(call, 1)))
     if name == "context":
         dim = body.context.dims.single(dim_arguments(call, 1)[0], "`context`")
-        body.context.constraints += [Unpadded(dim, call.span, "what is filled of it is counted")]
+        filled = Unpadded(dim, call.span, "what is filled of it is counted")
+        body.context.constraints += [filled, Counted(dim, call.span), Numbered((dim,), call.span)]
         return Context(dim)
     count = len(POINTWISE[name].arguments)
     if len(call.arguments) != count:

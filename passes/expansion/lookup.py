@@ -28,7 +28,7 @@ from .arguments import (
     without,
 )
 from .body import Body
-from .dims import AtMost, Holds, Kept, Unpadded, size_expr
+from .dims import AtMost, Constraint, Holds, Kept, Numbered, Slots, Unpadded, size_expr
 from .report import Refused
 
 
@@ -92,7 +92,6 @@ def positions(body: Body, target: str, given: Arguments) -> str:
     """Where the entries along L of `L into M` stand in the context, as ids."""
     assert given.into is not None
     new, context = given.into
-    body.context.constraints += [fits(body, new, context)]
     return body.emit(Map(target, in_context(body, f"{target}.index", new, context)), (new,), given.dtype or Dtype.I32)
 
 
@@ -131,6 +130,7 @@ def argmax(body: Body, target: str, given: Arguments) -> str:
 
 def _place(body: Body, base: str, over: Sequence[str]) -> Expr:
     """The place along several dims at once, the last running fastest."""
+    body.context.constraints += [Numbered(tuple(over), body.at)]
     found: Expr | None = None
     for dim in over:
         index = Operand(body.emit(Iota(body.fresh(base), dim), (dim,), Dtype.I32))
@@ -205,12 +205,17 @@ def _place_of_slot(body: Body, base: str, slot: Operand, causal: Causal) -> Oper
     end; below 0 where nothing was written yet."""
     assert causal.of is not None
     wrap = Wrap(causal.query, causal.key, causal.of, causal.reach)
-    body.context.constraints += [Kept(wrap, body.at), *at_end(body, causal.key, causal.of)]
+    body.context.constraints += [Kept(wrap, body.at), *_slots(body, causal.key, causal.of)]
     size = Size(causal.key)
     back = subtract(subtract(Context(causal.of), Const(1.0)), slot)  # from the last place, without rounds
     rounds = Call("floor", (divide(add(back, Const(0.5)), size),))
     place = add(slot, multiply(size, rounds))
     return Operand(body.emit(Map(body.fresh(base), place), (causal.key,), Dtype.F32))
+
+
+def _slots(body: Body, dim: str, context: str) -> tuple[Constraint, ...]:
+    """The constraints that a cache has slots along `dim` for the last places of `context`."""
+    return Unpadded(dim, body.at, "it counts the slots of a cache that wraps"), Slots(dim, context, body.at)
 
 
 def choose(body: Body, target: str, given: Arguments) -> str:
@@ -263,13 +268,15 @@ def append(body: Body, target: str, given: Arguments) -> str:
         raise Refused(message, body.at)
     if given.dtype not in (None, dtype):
         raise Refused(f"The result of `append` has the cache's dtype, {dtype.value}.", body.at)
-    body.context.constraints += [fits(body, source, place), *at_end(body, source, place)]
-    if given.of is not None:
+    if given.of is None:
+        body.context.constraints += at_end(body, source, place)
+    else:
         if given.of in (*dims, source):
             raise Refused(
                 f"`of={given.of}` is a dim of what is appended.", body.at, "it counts the places of all tokens"
             )
-        body.context.constraints += [fits(body, source, given.of), *at_end(body, source, given.of)]
+        body.context.constraints += [fits(body, source, place), *_slots(body, place, given.of)]
+        body.context.constraints += at_end(body, source, given.of)
     scale = body.scale(name)
     if scale is not None:
         new, step = _quantise(body, target, new, scale, dtype, (source, place))

@@ -2,7 +2,8 @@
 
 Layouts, cost and memory see the padded sizes. Sizes as numbers become the true ones, and what lies
 beyond the true size of a dim is masked where it would reach a sum (with zeros), a maximum (with minus
-infinity) or a map that fails on it; of codes less zero points, which are not zero there, products are. Stored tensors are to hold zeros there.
+infinity) or a map that fails on it. Codes less zero points are not zero there, so that products of
+them take a factor that is. Stored tensors are to hold zeros there.
 """
 
 from __future__ import annotations

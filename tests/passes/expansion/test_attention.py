@@ -100,15 +100,22 @@ def test_a_sink_may_be_a_number() -> None:
     np.testing.assert_allclose(found, with_sink(x, np.full((2, 2, 3, L), -2.5)), rtol=1e-12)
 
 
+def test_a_fully_masked_row_gives_zeros() -> None:
+    """Of 5 queries at the end of 2 places the first three stand before every key."""
+    found = result("softmax(x, over=M, mask=causal(L, M))", {"M": 2}, x=scores())
+    assert not found[..., : L - 2, :].any()
+    np.testing.assert_allclose(found[..., L - 2 :, :].sum(axis=-1), 1)
+
+
 def test_a_row_that_sees_nothing_but_its_sink_gives_zeros() -> None:
     source = Source(
-        "a.esti", f"{HEAD}main(x: f32[L,M], z: f32[M]) {{\nreturn softmax(x, over=L, mask=causal(M, L), sink=z) }}\n"
+        "a.esti", f"{HEAD}main(x: f32[M,L], z: f32[L]) {{\nreturn softmax(x, over=M, mask=causal(L, M), sink=z) }}\n"
     )
     one = expand(parse(source), source)
-    given = {"x": np.ones((L, M)), "z": np.zeros(M)}
-    found = run_reference(one, dict(one.phases[0].sizes), given)[one.results[0]]
-    assert not found[:, : M - L].any() and np.isfinite(found).all()
-    np.testing.assert_allclose(found[:, -1], np.e / (1 + L * np.e))
+    given, filled = {"x": np.ones((M, L)), "z": np.zeros(L)}, 3
+    found = run_reference(one, dict(one.phases[0].sizes), given, {"M": filled})[one.results[0]]
+    assert not found[:, : L - filled].any() and np.isfinite(found).all()
+    np.testing.assert_allclose(found[:filled, -1], np.e / (1 + filled * np.e))
 
 
 def test_a_sink_joins_what_is_complete() -> None:
@@ -163,6 +170,7 @@ def test_what_a_query_sees_first_is_worked_out_once_for_a_query() -> None:
         ("causal(L, M, size=2)", "it takes `window=`, `chunk=`"),
         ("causal(L, M, 4)", "`causal` takes 2 dims."),
         ("causal(L, window=4)", "`causal` takes 2 dims."),
+        ("causal(M, L)", "In phase `main`, M = 12 is more than L = 5."),
         ("causal(H, M, window=4)", "`causal` takes a dim of its own"),
         ("causal(T, M, window=4)", "The mask is over dim `T`, which the scores do not have."),
         ("sliding(L, M)", "`mask=` takes `causal(L, M)`."),

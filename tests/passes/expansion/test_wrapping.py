@@ -192,9 +192,15 @@ def test_what_wraps_is_printed_and_read_back() -> None:
         ("L into W, of=M)\n  rq", "L into W, of=W)\n  rq", "`of=W` is a dim of what is appended"),
         ("window=8, of=M", "window=8, of=M, of=M", "The keyword `of` is given twice"),
         ("window=8, of=M", "window=8, of=4", "`of=` takes a dim"),
+        ("window=8, of=M", "window=8", "Along `W` are slots of a cache that wraps, not places of a context."),
+        ("over=Q, at=L into M)\n  s", "over=Q, at=L into W)\n  s", "Along `W` are slots of a cache that wraps"),
+        ("L into W, of=M)\n  rq", "L into W)\n  rq", "Along `W` are slots of a cache that wraps"),
+        ("return x + a", "return x + a * context(W)", "Along `W` are slots of a cache that wraps"),
     ],
 )
-def test_a_window_longer_than_its_cache_is_refused(before: str, after: str, message: str) -> None:
+def test_a_cache_that_does_not_hold_what_is_seen_or_counts_no_context_is_refused(
+    before: str, after: str, message: str
+) -> None:
     assert before in WINDOW + PHASES
     with pytest.raises(InputError) as error:
         parse((WINDOW + PHASES).replace(before, after))

@@ -96,7 +96,10 @@ def _tree(tokens: list[Token], source: Source) -> Tree[Token]:
             return result
         position, finding = result
         findings.append(finding)
-        tokens = _without_statement(tokens, position)
+        if position == len(tokens):  # all that stands before has been read
+            break
+        mend = _closed if _unclosed(tokens, position) else _without_statement
+        tokens = mend(tokens, position)
         if not tokens or budget < 0 or len(findings) >= MAX_FINDINGS:
             break
     raise InputError(findings)
@@ -117,13 +120,19 @@ def _attempt(tokens: list[Token], source: Source) -> Tree[Token] | tuple[int, Di
 
 
 def _without_statement(tokens: list[Token], position: int) -> list[Token]:
-    """The tokens less the statement or item around `position`, with one newline beside it."""
+    """The tokens less the statement or item around `position`, with one newline beside it, and less the line in which
+    it was to go on."""
     edges = {NEWLINE, *BRACES}
-    start = end = min(position, len(tokens) - 1)
+    start = end = position
     while start > 0 and tokens[start - 1].type not in edges:
         start -= 1
     while end < len(tokens) and tokens[end].type not in edges:
         end += 1
+    while start < end < len(tokens) and tokens[end - 1].type in OPERATORS and tokens[end].type == NEWLINE:
+        line = _line(tokens, end + 1)
+        if not _goes_on(line):
+            break
+        end += 1 + len(line)
     if end < len(tokens) and tokens[end].type == "LBRACE":
         end = _after_braces(tokens, end)
     if end < len(tokens) and (tokens[end].type == NEWLINE or end == start):
@@ -131,6 +140,50 @@ def _without_statement(tokens: list[Token], position: int) -> list[Token]:
     elif start > 0 and tokens[start - 1].type == NEWLINE:
         start -= 1
     return tokens[:start] + tokens[end:]
+
+
+def _line(tokens: Sequence[Token], start: int) -> Sequence[Token]:
+    """The tokens from `start` up to the end of their line."""
+    end = start
+    while end < len(tokens) and tokens[end].type not in {NEWLINE, *BRACES}:
+        end += 1
+    return tokens[start:end]
+
+
+def _goes_on(line: Sequence[Token]) -> bool:
+    """Whether a line can be the rest of an expression alone: it begins like one, and gives nothing a name."""
+    depth = 0
+    for token in line:
+        depth += (token.type == "LPAR") - (token.type == "RPAR")
+        if depth == 0 and token.type == "EQUAL":
+            return False
+    return bool(line) and line[0].type in {"NAME", "INT", "FLOAT", "LPAR", *OPERATORS}
+
+
+def _closed(tokens: list[Token], position: int) -> list[Token]:
+    """The tokens with the `}` that is missing before `position`."""
+    before = tokens[: position - 1] if tokens[position - 1].type == NEWLINE else tokens[:position]
+    ends = [Token.new_borrow_pos(kind, text, tokens[position]) for kind, text in (("RBRACE", "}"), (NEWLINE, "\n"))]
+    return [*before, *ends, *tokens[position:]]
+
+
+def _unclosed(tokens: Sequence[Token], position: int) -> Token | None:
+    """The `{` that should have been closed before `position`, where the file ends or another item begins, if there are
+    more `{` than `}`."""
+    if position < len(tokens):
+        begins = tokens[position - 1].type in {NEWLINE, "LBRACE"} if position else False
+        if not begins or tokens[position].type not in OUTSIDE:
+            return None
+    kinds = [token.type for token in tokens]
+    if kinds.count("LBRACE") <= kinds.count("RBRACE"):
+        return None
+    open_braces = list[Token]()
+    for token in tokens[:position]:
+        if token.type == "LBRACE":
+            open_braces.append(token)
+        elif token.type == "RBRACE":
+            del open_braces[-1:]
+    return open_braces[-1] if open_braces else None
 
 
 def _after_braces(tokens: list[Token], start: int) -> int:
@@ -143,6 +196,7 @@ def _after_braces(tokens: list[Token], start: int) -> int:
 
 
 ITEMS = ("MODEL", "DIM", "PARAM", "CACHE", "BLOCK", "MAIN", "PHASE")  # what begins an item of a file
+OUTSIDE = ("MODEL", "BLOCK", "MAIN", "PHASE")  # of these what stands in no block
 LINES = ("PARAM", "CACHE", "RETURN")  # what begins a line of a block, beside a name
 GROUPS = (
     ({"NAME", "INT", "FLOAT", "LPAR"}, {"NAME", "INT", "FLOAT", "LPAR", "PLUS", "MINUS"}, "an expression"),
@@ -170,7 +224,11 @@ def _explain(tokens: list[Token], position: int, accepts: set[str], source: Sour
         found = "the end of the line"
     if len(found) > 40:
         found = f"{found[:30]}...`"
-    hint = _open_bracket(tokens[:position], span.line) or _meant(tokens, position, accepts)
+    brace = _unclosed(tokens, position)
+    if brace is not None and token is None and "RBRACE" in accepts:
+        accepts = {"RBRACE"}
+    hint = _open_bracket(tokens[:position], span.line)
+    hint = hint or (_still_open(brace) if brace is not None else _meant(tokens, position, accepts))
     return Diagnostic(f"Expected {_either(accepts)}, found {found}.", span, hint, source)
 
 
@@ -204,6 +262,8 @@ def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | N
         return "`@` pins a layout; a product of matrices is an einsum, as in `y[B,F] = x[B,E] * W[E,F]`"
     if token.type == "STAR" and position and tokens[position - 1].type == "STAR":
         return "a power is `power(a, b)`"
+    if position and _breaks_off(tokens[position - 1], token):
+        return "a line does not go on after an operator, or before one; inside `( )` it does"
     if token.type in OPERATORS and NEWLINE in accepts and "REPEAT" in {one.type for one in _begun(tokens, position)}:
         return "`repeat` stands alone on a right side: name what it gives, and go on from there on a line of its own"
     if token.type == "DIM" and position and tokens[position - 1].type in {"COMMA", "LPAR"}:
@@ -220,6 +280,11 @@ def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | N
     if starts and tokens[position - 1].type == "NAME" and "LSQB" in accepts:
         return _begins(tokens[position - 1], LINES, "a line of a block is `name = ...`, or begins with")
     return None
+
+
+def _breaks_off(before: Token, token: Token) -> bool:
+    """Whether a line ends between two tokens of which one is an operator, so that an expression should go on."""
+    return {before.type, token.type} > {NEWLINE} and bool({before.type, token.type} & OPERATORS)
 
 
 def _begun(tokens: Sequence[Token], position: int) -> Sequence[Token]:
@@ -248,5 +313,9 @@ def _open_bracket(before: Sequence[Token], line: int) -> str | None:
         elif token.type in CLOSE:
             del stack[-1:]
     if stack and stack[-1].line != line:
-        return f"the `{stack[-1]}` at {stack[-1].line}:{stack[-1].column} is still open"
+        return _still_open(stack[-1])
     return None
+
+
+def _still_open(bracket: Token) -> str:
+    return f"the `{bracket}` at {bracket.line}:{bracket.column} is still open"

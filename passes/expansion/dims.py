@@ -62,16 +62,15 @@ class DimTable:
 
     def distinct(self, names: Sequence[Ident]) -> tuple[str, ...]:
         """The plain dims of a list of known dims; raises Refused when one stands twice."""
-        seen: set[str] = set()
+        seen: dict[str, str] = {}  # plain dims, each with what stands for it
         for ident in names:
             for plain in self.expand([ident.name]):
                 if plain in seen:
-                    if plain != ident.name:
-                        message = f"Dim `{plain}` stands here twice, as a factor of `{ident.name}`."
-                        raise Refused(message, ident.span)
                     hint = f"for two dims of one size declare an alias, as in `dim {plain}2 = {plain}`"
-                    raise Refused(f"Dim `{plain}` stands here twice.", ident.span, hint)
-                seen.add(plain)
+                    products = dict.fromkeys(n for n in (seen[plain], ident.name) if n != plain)
+                    factor = f", as a factor of {' and of '.join(f'`{n}`' for n in products)}" if products else ""
+                    raise Refused(f"Dim `{plain}` stands here twice{factor}.", ident.span, hint)
+                seen[plain] = ident.name
         if len(seen) > MAX_RANK:
             raise Refused(f"A value has at most {MAX_RANK} dims.", names[0].span)
         return self.expand(n.name for n in names)
@@ -94,7 +93,7 @@ def size_expr(names: Sequence[str]) -> Expr:
 def declare_dims(items: Iterable[Item], report: Report) -> DimTable:
     """The dims that a file declares, in order; a derived dim is made of dims declared before it."""
     dims = [dim for item in items if isinstance(item, Dims) for dim in item.dims]
-    everything = {dim.name.name for dim in dims}
+    everything = {dim.name.name: [factor.name for factor in dim.factors] for dim in dims}
     table = DimTable()
     if len(dims) > MAX_DIMS:
         report.add(f"The file declares more than {MAX_DIMS:,} dims.", dims[MAX_DIMS].name.span)
@@ -120,15 +119,19 @@ def declare_dims(items: Iterable[Item], report: Report) -> DimTable:
     return table
 
 
-def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> bool:
-    """Enter an alias or a product; False, and a finding, when the dim is neither."""
+def _derive(table: DimTable, dim: Dim, everything: Mapping[str, Sequence[str]], report: Report) -> bool:
+    """Enter an alias or a product; False, and a finding, when the dim is neither. `everything`: the dims of the file,
+    each with those that it is made of."""
     name = dim.name.name
     known = True
     for factor in dim.factors:
         if factor.name in table:
             continue
         known = False
-        if factor.name in everything:
+        if _made_of(factor.name, name, everything):
+            hint = f"a dim is made of others; give `{name}` a size, or leave it to the phases"
+            report.add(f"The size of dim `{name}` follows from itself.", factor.span, hint)
+        elif factor.name in everything:
             hint = f"move the declaration of `{name}` below that of `{factor.name}`"
             report.add(f"Dim `{factor.name}` is not declared yet.", factor.span, hint)
         else:
@@ -155,6 +158,16 @@ def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> 
     table.plain[name] = None
     table.alias[name] = table.root(factors[0])
     return True
+
+
+def _made_of(name: str, part: str, everything: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a dim is `part`, or is made of it in the end."""
+    found, left = {name}, [name]
+    while left:
+        new = [factor for factor in everything.get(left.pop(), ()) if factor not in found]
+        found.update(new)
+        left += new
+    return part in found
 
 
 def _group(table: DimTable, dim: Dim, base: Sequence[str], report: Report) -> bool:
@@ -282,7 +295,7 @@ def _bindings(table: DimTable, phase: PhaseText, report: Report) -> tuple[dict[s
         if name in seen:
             report.add(f"Phase `{phase.name.name}` binds `{name}` twice.", span)
         elif name != "calls" and name not in table:
-            report.unknown("Dim", name, span, [*table, "calls"])
+            report.unknown("Dim", name, span, table, words=("calls",))
         elif not 1 <= binding.value <= MAX_SIZE:
             report.add(out_of_range(f"`{name}` in phase `{phase.name.name}`", binding.value), binding.span)
             given[name] = 1

@@ -53,11 +53,20 @@ class Report:
         """Note why a statement was refused."""
         self.add(refused.message, refused.span, refused.hint)
 
-    def unknown(self, what: str, name: str, span: Span | None, known: Iterable[str], hint: str | None = None) -> None:
-        """Note a name that stands for nothing. It hints at the closest known one, else `hint`, else what is known."""
+    def unknown(
+        self,
+        what: str,
+        name: str,
+        span: Span | None,
+        known: Iterable[str],
+        hint: str | None = None,
+        words: Sequence[str] = (),
+    ) -> None:
+        """Note a name that stands for nothing. It hints at the closest known one, else `hint`, else what is known.
+        `words`: what may be meant besides, and is no `what`."""
         self._guesses += 1
         names = list(dict.fromkeys(known))
-        guess = did_you_mean(name, names) if self._guesses <= MAX_GUESSES else None
+        guess = did_you_mean(name, [*names, *words]) if self._guesses <= MAX_GUESSES else None
         self.add(f"{what} `{name}` is not declared.", span, guess or hint or _known(names))
 
     def finish(self, kind: type[InputError] = InputError) -> None:

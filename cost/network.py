@@ -10,7 +10,7 @@ is read off their protocols instead, stage by stage.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, combinations, groupby
 from math import prod
@@ -107,6 +107,11 @@ class Network:
         fixed_s = 0.0 if joined else self.latency_s(kind, axes)
         return fixed_s + self._transfer_s(kind, axes, before_bytes, after_bytes)
 
+    def least_added_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
+        """The least that bytes add to a collective that they are part of, whatever else that carries: at the quicker
+        rate of what was measured, without the start that all of it pays once."""
+        return self._transfer_s(kind, axes, before_bytes, after_bytes, starts=False)
+
     def latency_s(self, kind: CollectiveKind, axes: Sequence[str]) -> Any:
         """What a collective takes whatever it carries: the start, and each step's way to the next chip.
 
@@ -145,8 +150,10 @@ class Network:
         alike = CollectiveKind.ALL_TO_ALL if kind == CollectiveKind.PERMUTE else kind
         return dict(self.hardware.protocols).get(alike)
 
-    def _transfer_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
-        """Seconds for the bytes alone."""
+    def _transfer_s(
+        self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any, starts: bool = True
+    ) -> Any:
+        """Seconds for the bytes alone; of what was measured with the `starts` of its protocol for large messages."""
         sent = bytes_sent(kind, before_bytes, after_bytes, self._terms.ways(axes), self._terms.many)
         if self.hardware.convention is Convention.FLAT:
             return sent / self._terms.bandwidth
@@ -154,7 +161,8 @@ class Network:
             return 0 * sent
         protocols = self._protocols(kind)
         if protocols is not None:
-            return self._measured_s(kind, axes, before_bytes, after_bytes, protocols)
+            given = protocols if starts else replace(protocols, bulk_start_s=None)
+            return self._measured_s(kind, axes, before_bytes, after_bytes, given)
         match kind:
             case CollectiveKind.ALL_TO_ALL:
                 return before_bytes * self._known_exchange_s_per_byte(tuple(axes), False)

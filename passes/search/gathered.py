@@ -10,7 +10,6 @@ from ...cost.estimate import local_bytes
 from ...cost.hardware import Hardware
 from ...cost.network import Network
 from ...ir.collective import CollectiveKind
-from ...ir.dataflow import appends
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Stored, stored_in
@@ -21,14 +20,14 @@ from .graph import Graph
 
 def with_gathers(graph: Graph, program: Program, phase: str, mesh: Mesh, hardware: Hardware, weight: float) -> Graph:
     """The graph of a phase in which a layout of a parameter that is streamed also costs what gathering takes, times a
-    `weight`: the bytes alone, in all repetitions that are streamed. So no plan costs less than it computes and gathers,
-    weighted."""
+    `weight`: the least that its bytes add to what is gathered with them, in all repetitions that are streamed. So no
+    plan costs more than it computes and gathers, weighted, and the cheapest bounds them all."""
     plain, network, nodes = unsharded(program, phase, mesh), Network(hardware, mesh), list(graph.nodes)
-    written, held = appends(program), stored_in(program.body, Kind.PARAM)
+    held = stored_in(program.body, Kind.PARAM)
     for tensor in graph.tensors:
         n = tensor.source.node
         item = nodes[n].item
-        if isinstance(item, Stored) and item in held and item.streamed is not None and item.value not in written:
+        if isinstance(item, Stored) and item in held and item.streamed is not None:
             rows = tensor.source.rows
             known = {k: _gather_s(plain, item, network, tensor.space.layout(int(k))) for k in np.unique(rows)}
             gathered_s = np.array([known[k] for k in rows])
@@ -37,11 +36,11 @@ def with_gathers(graph: Graph, program: Program, phase: str, mesh: Mesh, hardwar
 
 
 def _gather_s(plain: SpmdProgram, stored: Stored, network: Network, layout: Layout) -> float:
-    """What gathering one repetition of a tensor takes that lies so on the chips."""
+    """What gathering one repetition of a tensor that lies so on the chips takes at the least."""
     value = replace(plain.table()[stored.value], layout=layout)
     one = host_tensor(plain, stored, stored_in(plain.body)[stored], value, None)
     axes, size = one.gathered_axes, float(local_bytes(value, plain))
     if not axes:
         return 0.0
     ways = network.mesh.size(*axes)
-    return float(network.collective_s(CollectiveKind.ALL_GATHER, axes, size / ways, size, joined=True))
+    return float(network.least_added_s(CollectiveKind.ALL_GATHER, axes, size / ways, size))

@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from ...cost.estimate import Estimate, estimate
 from ...cost.streams import least_stored_bytes
-from ...ir.dataflow import appends
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Pin, PinKind, Program, Stored, stored_in
@@ -94,11 +93,8 @@ def _streamed_pins(program: Program, stored: Mapping[str, Layout]) -> Iterator[P
 
 
 def _streamed_parameters(program: Program) -> Iterator[Stored]:
-    """What is streamed and never written."""
-    written = appends(program)
-    for one in stored_in(program.body, Kind.PARAM):
-        if one.streamed is not None and one.value not in written:
-            yield one
+    """The parameters that are streamed."""
+    return (one for one in stored_in(program.body, Kind.PARAM) if one.streamed is not None)
 
 
 def least_mean_s(

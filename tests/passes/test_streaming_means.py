@@ -13,10 +13,12 @@ from escc import Hardware, Mesh, parse
 from escc.compiler.plan.pipeline import load
 from escc.compiler.plan.streamed_layers import streaming
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Host
+from escc.cost.hardware import Host, Protocols
 from escc.cost.streams import least_fetched_s, least_stored_bytes
+from escc.ir.collective import CollectiveKind
 from escc.ir.layout import Layout
 from escc.ir.program import Kind, Pin, PinKind
+from escc.ir.streams import host_tensors
 from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
 from escc.passes.options import Options
@@ -37,6 +39,20 @@ dram_bytes = 256e9
 dram_bytes_per_s = 204.8e9
 link_bytes_per_s = 31.5e9
 host_chips = 4
+"""
+
+LARGE = """
+dim B = 4096, E = 2048, F = 2048
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  u[B,F] = x[B,E] * Wi[E,F]
+  g[B,F] = x[B,E] * Wg[E,F]
+  h = silu(g) * u
+  d[B,E] = h[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) { return repeat 4 layer(x) }
 """
 
 
@@ -64,6 +80,25 @@ def test_no_plan_takes_less_than_a_mean_of_what_it_computes_and_of_what_comes(li
         assert 0 < bound <= min(prices) * (1 + 1e-9)
         fewer = least_mean_s(program, "prefill", mesh, options, computing, 0.5) + (1 - computing) * fetched_s
         assert fewer <= bound
+
+
+@pytest.mark.parametrize("start_s", [0.0, 1e-5])
+def test_a_mean_has_all_that_a_plan_computes_and_gathers_but_for_the_starts_of_gathers(start_s):
+    """What is gathered over the same axes starts once for all tensors; so the mean, a sum over tensors, has no start."""
+    protocols = Protocols(0.0, 0.0, share=0.1, bulk_start_s=start_s, bulk_share=1.0)
+    host = Host(dram_bytes=1e12, dram_bytes_per_s=1e12, link_bytes_per_s=1e11, host_chips=4)
+    hardware = replace(Hardware.load("h100"), host=host, protocols=((CollectiveKind.ALL_GATHER, protocols),))
+    program, mesh, options = streaming(parse(LARGE), {Kind.PARAM}, 3, 1), Mesh.parse("4"), Options(hardware)
+    for computing in (0.9, 0.7):
+        gathering = (1 - computing) / computing
+        [spmd] = insert(choose(program, "main", mesh, replace(options, gathering=gathering)))
+        assert [one.gathered_axes for one in host_tensors(spmd).values()] == [("x",)] * 3
+        cost = estimate(spmd, hardware)
+        gathers_s = 3 * cost.fetches[0].fetch.gather_s
+        bound = least_mean_s(program, "main", mesh, options, computing, 1.0)
+        mean_s = computing * cost.totals().apart_s + (1 - computing) * gathers_s
+        assert bound == pytest.approx(mean_s - (1 - computing) * 3 * start_s)
+        assert gathers_s > 10 * start_s
 
 
 def test_layouts_between_those_that_compute_quickest_and_those_that_store_least_are_found(tmp_path: Path):

@@ -217,6 +217,13 @@ def test_axes_of_one_size_differ_by_level() -> None:
     assert preset("tpu-v4", "4x4x8").axis_class("x") == preset("tpu-v4", "4x4x8").axis_class("y")
 
 
+def test_parts_of_axes_of_a_torus_are_not_alike() -> None:
+    """Neighbouring parts are one run of chips: of two whole axes one part alone cannot change places."""
+    for name, classes in (("tpu-v4", 3), ("h100", 1)):
+        network = preset(name, "x=2x2,y=2")
+        assert len({network.axis_class(part) for part in network.mesh.names}) == classes
+
+
 @pytest.mark.parametrize(
     ("name", "mesh", "said"),
     [

@@ -1,6 +1,7 @@
 """Stages that hand values on as the next ones take them, and when no more of them are planned."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from programs import TINY_DECODER as TINY
@@ -81,6 +82,18 @@ def test_a_barred_layout_is_not_taken_and_one_of_them_always_is(slow):
         choose(program, "decode", mesh, replace(options, barred=barred))
 
 
+def test_where_a_layout_is_barred_its_image_under_other_names_of_axes_is_taken(slow):
+    """What bars names axes: those change places with no others."""
+    text = "dim B = 3, E = 5, F = 128\nmain(x: bf16[B,E], w: bf16[E,F]) { y[B,F] = x[B,E] * w[E,F]\nreturn y }"
+    program, mesh = parse(text), Mesh.parse("2x2")
+    free = choose(program, "main", mesh, slow)
+    taken = insert(free)[0].table()["y"].layout
+    pin = Pin(PinKind.STORED, "y", None, taken, "", "main")
+    other = choose(program, "main", mesh, replace(slow, barred=(pin,)))
+    assert insert(other)[0].table()["y"].layout != taken
+    assert other.price == pytest.approx(free.price)
+
+
 def test_a_stage_is_not_searched_where_a_plan_has_what_is_said_of_its_ends(searched, slow):
     search = _Search(parse(TINY), ("decode",), Mesh.parse("2x2"), "x", "B", slow)
     [split] = search.splits({"decode": 1})
@@ -95,14 +108,17 @@ def test_a_stage_is_not_searched_where_a_plan_has_what_is_said_of_its_ends(searc
     assert search.known_s(first.program, (ANY, frozenset({Lies(phase, 0, lies, False)}))) == other.plan.least
 
 
-def test_a_stage_without_room_is_not_searched_again_however_often_phases_count(searched, slow):
+def test_a_stage_without_room_is_not_searched_again_with_more_said_or_other_counts_of_phases(
+    searched, slow
+):
     search = _Search(parse(TINY), ("prefill", "decode"), Mesh.parse("2x1"), "x", "B", tight(slow, 150e3))
     [split] = search.splits({"prefill": 4, "decode": 1})
     first, _ = divide(search.timed(search.program, split.rounds), (2, 3))
     twice = replace(first, program=plan_stages.called(first.program, {"prefill": 2, "decode": 7}))
-    for stage in (first, twice):
+    said = frozenset({Lies("prefill", 0, Layout(((), (), ())), True)})
+    for stage, after in product((first, twice), (ANY, said)):
         with pytest.raises(NoPlan):
-            search.stage(split, stage)
+            search.stage(split, stage, ANY, after)
     assert len(searched) == 1
 
 

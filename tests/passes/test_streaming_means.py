@@ -84,7 +84,7 @@ def test_no_plan_takes_less_than_a_mean_of_what_it_computes_and_of_what_comes(li
 
 @pytest.mark.parametrize("start_s", [0.0, 1e-5])
 def test_a_mean_has_all_that_a_plan_computes_and_gathers_but_for_the_starts_of_gathers(start_s):
-    """What is gathered over the same axes starts once for all tensors; so the mean, a sum over tensors, has no start."""
+    """What is gathered over the same axes starts once; so the mean, a sum over tensors, has no start."""
     protocols = Protocols(0.0, 0.0, share=0.1, bulk_start_s=start_s, bulk_share=1.0)
     host = Host(dram_bytes=1e12, dram_bytes_per_s=1e12, link_bytes_per_s=1e11, host_chips=4)
     hardware = replace(Hardware.load("h100"), host=host, protocols=((CollectiveKind.ALL_GATHER, protocols),))

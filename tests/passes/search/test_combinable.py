@@ -148,6 +148,15 @@ def test_pinned_partial_sums_are_reduced_together() -> None:
     assert estimate(spmd, hardware(1e-3)).totals(once=True).collectives == sum(not c.joined for c in sending)
 
 
+@pytest.mark.parametrize(("uses", "collectives"), [(5, 1), (6, 2)])
+def test_what_has_few_uses_is_reduced_together(uses: int, collectives: int) -> None:
+    """Two partial sums, each read so often: as one, up to as many readers as the search counts with."""
+    reads = " + ".join(f"{name}({of})" for name in FUNCTIONS[:uses] for of in "ug")
+    text = PAIR.format(b=8, e=16, f=64, **PLACES["partial"]).replace("gelu(u) * tanh(g)", reads)
+    _, spmd, _ = planned(1e-3, "2", text)
+    assert estimate(spmd, hardware(1e-3)).totals(once=True).collectives == collectives
+
+
 @pytest.mark.parametrize("rule", list(Rule))
 @pytest.mark.parametrize("mesh", ["4", "2x4", "2x2x2"])
 def test_projections_cost_as_one_hardly_less_than_apart(rule: Rule, mesh: str) -> None:
@@ -224,6 +233,7 @@ main(x: bf16[B,E] @ {x}) {{
 }}
 phase decode {{ }}
 """
+FUNCTIONS = ("gelu", "tanh", "silu", "exp", "relu", "sigmoid")
 PLACES = {
     "partial": {"wi": "@ E_xF", "wg": "@ E_xF", "x": "BE_x"},
     "crossed": {"wi": "@ E_xF", "wg": "@ EF_x", "x": "B_xE"},

@@ -102,7 +102,8 @@ class Network:
         """Seconds of a collective of `kind` over `axes`; local bytes before and after it.
 
         Bytes may be numbers, arrays or symbols. `joined`: what it adds to a collective that it is
-        part of; its bytes alone, as they add and the latency is paid once.
+        part of; its bytes alone, as they add and the latency is paid once. What was measured starts its
+        protocol for large messages with each part nevertheless, or prices would not add: never too little.
         """
         fixed_s = 0.0 if joined else self.latency_s(kind, axes)
         return fixed_s + self._transfer_s(kind, axes, before_bytes, after_bytes)

@@ -60,8 +60,8 @@ class Move:
     """`result` is `operand` after one collective.
 
     `joined`: it is part of the collective before it, which is of the same kind and over the same
-    axes: their bytes add, and the latency is paid once. `looped`: it runs in one loop with the step
-    before it (ir.verify.fused).
+    axes: their bytes add, and the latency is paid once (see Network.collective_s). `looped`: it runs in
+    one loop with the step before it (ir.verify.fused).
     """
 
     result: str

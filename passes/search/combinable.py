@@ -2,9 +2,11 @@
 
 Every value of a region has a level, higher than those of all that it is made from. Values of one
 level do not depend on each other, so collectives of one kind over the same axes on them may be one:
-their bytes add and the latency is paid once. Projections of one value are ready as early as they
-can be, all together; anything else as late as its readers allow, and so what attention and the
-feed-forward project back is ready together as well.
+their bytes add and the latency is paid once. On chips with measured collectives each of them pays
+the start of the protocol for large messages nevertheless, so that prices add: what joins is priced
+somewhat too high, never too low. Projections of one value are ready as early as they can be, all
+together; anything else as late as its readers allow, and so what attention and the feed-forward
+project back is ready together as well.
 
 Parameters and caches are left alone: combined, their gathered copies would all be held at once.
 """

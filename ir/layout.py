@@ -126,6 +126,14 @@ def parse_layout(text: str) -> tuple[tuple[str, ...], Layout]:
     return names, Layout(dims, tuple(sorted(partial)), reduction)
 
 
+def spelled_out(text: str, axes: Sequence[str]) -> str | None:
+    """A hint where the text of a layout names one of some axes in the short form, in which each letter is an axis."""
+    name = next((each for each in axes if len(each) > 1 and each in text), None)
+    if name is None or "[" in text:
+        return None
+    return f"an axis of several letters needs the long form, as in `[B, E/{name}]` or `[B, E] partialsum-{name}`"
+
+
 def unsplittable(names: Sequence[str], layout: Layout, sizes: Mapping[str, int], mesh: Mesh) -> str | None:
     """Why `layout` cannot hold a value with dims `names`, or None when it can.
 

@@ -1,4 +1,4 @@
-"""Reads the text of a sharded program, as ir.spmd_printer writes it.
+"""Reads the text of a sharded program, as ir.text.write_spmd writes it.
 
 The text is read line by line, so that one wrong line does not hide what is wrong in the others.
 Whether the program holds together (names defined, layouts that follow) is left to ir.verify.
@@ -26,7 +26,7 @@ from ..collective import (
 )
 from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ..dtype import Dtype
-from ..layout import Layout, parse_layout
+from ..layout import Layout, parse_layout, spelled_out
 from ..mesh import Mesh
 from ..program import Carry, Kind, Region, Repeat, Stored, Streamed
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
@@ -249,7 +249,7 @@ class _Parser:
         if match["dtype"] not in list(Dtype):
             hint = did_you_mean(match["dtype"], list(Dtype))
             raise _Wrong(f"There is no dtype `{match['dtype'][:40]}`.", match.start("dtype"), len(match["dtype"]), hint)
-        dims, layout = _layout(match["layout"], match.start("layout"))
+        dims, layout = self.layout(match["layout"], match.start("layout"))
         self.values.append(SpmdValue(match["name"], dims, Dtype(match["dtype"]), layout))
         return match["name"]
 
@@ -323,7 +323,7 @@ class _Parser:
                 source, target = where.split("->")
                 return AllToAll(axes, dim(source.strip()), dim(target.strip()))
             case (CollectiveKind.PERMUTE, str()):
-                names, layout = _layout(where, at + move.start("where"))
+                names, layout = self.layout(where, at + move.start("where"))
                 if names != dims:
                     raise _Wrong("A permute keeps the dims of its value.", at + move.start("where"), len(where))
                 return Permute(layout)
@@ -339,14 +339,21 @@ class _Parser:
                 raise _Wrong(f"The mesh has no axis `{axis[:40]}`.", at, len(text), did_you_mean(axis, known))
         return axes
 
+    def layout(self, text: str, at: int) -> tuple[tuple[str, ...], Layout]:
+        """The dims and the layout of a layout's text. Raises _Wrong where it is none, or spells an axis out in the
+        short form."""
+        known = self.mesh.names if self.mesh else ()
+        hint = spelled_out(text, known)
+        try:
+            dims, layout = parse_layout(text)
+        except InputError as error:
+            raise _at(error, at, len(text), hint) from None
+        unknown = sorted(layout.split_axes.union(layout.partial).difference(known))
+        if hint and unknown:
+            raise _Wrong(f"The mesh has no axis `{unknown[0]}`.", at, len(text), hint)
+        return dims, layout
 
-def _layout(text: str, at: int) -> tuple[tuple[str, ...], Layout]:
-    try:
-        return parse_layout(text)
-    except InputError as error:
-        raise _at(error, at, len(text)) from None
 
-
-def _at(error: InputError, at: int, length: int) -> _Wrong:
-    """A finding about a piece of a statement, put in its place."""
-    return _Wrong(error.diagnostics[0].message, at, length, error.diagnostics[0].hint)
+def _at(error: InputError, at: int, length: int, hint: str | None = None) -> _Wrong:
+    """A finding about a piece of a statement, put in its place; `hint`: where it has none."""
+    return _Wrong(error.diagnostics[0].message, at, length, error.diagnostics[0].hint or hint)

@@ -58,7 +58,7 @@ class Node:
     cost the same, plain ones first. `stored_bytes[c]` is what a stored tensor takes on a chip, all
     repetitions together; None for what counts towards no capacity. A cache that is appended to has
     no node of its own: the append chooses for it. `phase`: whose it is, None if several phases' (see
-    `phases`).
+    `join_phases`).
     """
 
     item: Op | Stored | Carry | Result

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean
-from ...ir.layout import Layout, Reduction, unsplittable
+from ...ir.layout import Layout, Reduction, spelled_out, unsplittable
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Pin, PinKind, Stored
 from ..layouts.reshard import Arcs
@@ -92,7 +92,8 @@ def _misfit(
     layout: Layout = pin.layout
     for axis in [*(a for axes in layout.dims for a in axes), *layout.partial]:
         if axis not in mesh.names:
-            return f"the mesh has no axis `{axis[:SHOWN]}`", did_you_mean(axis, mesh.names) or f"its axes are {mesh}"
+            hint = spelled_out(pin.text, mesh.names) or did_you_mean(axis, mesh.names) or f"its axes are {mesh}"
+            return f"the mesh has no axis `{axis[:SHOWN]}`", hint
     reason = unsplittable(tensor.value.dims, layout, sizes, mesh)
     if reason is not None:
         return reason, None

@@ -108,9 +108,7 @@ def test_a_stage_is_not_searched_where_a_plan_has_what_is_said_of_its_ends(searc
     assert search.known_s(first.program, (ANY, frozenset({Lies(phase, 0, lies, False)}))) == other.plan.least
 
 
-def test_a_stage_without_room_is_not_searched_again_with_more_said_or_other_counts_of_phases(
-    searched, slow
-):
+def test_a_stage_without_room_is_not_searched_again_with_more_said_or_other_counts_of_phases(searched, slow):
     search = _Search(parse(TINY), ("prefill", "decode"), Mesh.parse("2x1"), "x", "B", tight(slow, 150e3))
     [split] = search.splits({"prefill": 4, "decode": 1})
     first, _ = divide(search.timed(search.program, split.rounds), (2, 3))

@@ -349,6 +349,21 @@ def test_what_is_wrong_is_said_with_its_place(old: str, new: str, message: str, 
         assert re.match(r"t\.spmd:(\d+:\d+:)? error: [^\n]*\.(\n|$)", text)
 
 
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("BE partialsum-gpu", "The mesh has no axis `g`."),
+        ("B_gpuE", "The mesh has no axis `g`."),
+        ("B_xE_data", "The layout `B_xE_data` names the axis `a` twice."),
+    ],
+)
+def test_an_axis_spelled_out_in_the_short_form_is_told_the_long_one(layout: str, said: str) -> None:
+    (found,) = complaints(f'sharded "m" main on gpu=2 data=2 x=2\nsizes B=8 E=8\ninput u: bf16 {layout}\nreturn u\n')
+    axis = "data" if "data" in layout else "gpu"
+    assert f"3:15: error: {said}" in found
+    assert f"needs the long form, as in `[B, E/{axis}]` or `[B, E] partialsum-{axis}`" in found
+
+
 def test_the_caret_points_into_wrapped_lines() -> None:
     (found,) = complaints(LISTING.replace("layer.ss' / size(E)", "layer.ss' /\n        siz(E)"))
     assert found.splitlines()[1:3] == ["   11 |         siz(E) + 1e-06)", "      |         ^^^"]

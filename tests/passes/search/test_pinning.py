@@ -117,6 +117,14 @@ def test_all_pins_that_cannot_hold_are_reported_at_once() -> None:
     ]
 
 
+def test_an_axis_spelled_out_in_the_short_form_is_told_the_long_one() -> None:
+    with pytest.raises(InputError) as caught:
+        planned("result u BF partialsum-gpu", "gpu=4")
+    [found] = caught.value.diagnostics
+    assert found.message.endswith("the mesh has no axis `g`.")
+    assert found.hint is not None and "`[B, E] partialsum-gpu`" in found.hint
+
+
 def test_a_partial_value_that_never_arises() -> None:
     assert refused("result h BF partialsum-x") == [
         "The pin `result h BF partialsum-x` cannot hold: no way to run `h` has it."

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..ir.spmd import SpmdProgram
+from .elementwise import Larger, larger
 from .estimate import local_bytes
-from .streams import Larger, larger
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Rounds:
 @dataclass(frozen=True)
 class Passing:
     """What handing a value to the next stage costs: each chip sends what it holds of it to the chip at its place.
-    `values`: those that are handed on. `start_s` for each, and `s_per_byte` (Network.pass_s)."""
+    `values`: those that are handed on. `start_s` for each, and `s_per_byte`."""
 
     values: frozenset[str] = frozenset()
     start_s: float = 0.0

@@ -31,17 +31,12 @@ from ..ir.mesh import Mesh
 from ..ir.program import Kind, Program, Repeat, Stored, stored_in
 from ..ir.spmd import SpmdProgram, SpmdValue, Step
 from ..ir.streams import HostTensor, copies_held, host_tensors, is_filled_anew, places_sent_back
+from .elementwise import Larger, larger
 from .hardware import Hardware, Host
 from .network import Network
 
 ROUNDING = 1e-9  # relative: of sums of bytes
 LocalBytes = Callable[[SpmdValue], Any]
-Larger = Callable[[Any, Any], Any]
-
-
-def larger(first: Any, second: Any) -> Any:
-    """The larger of two numbers."""
-    return max(first, second)
 
 
 class HostFull(InputError):

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 import sympy
 
+from escc.cost.elementwise import larger
 from escc.cost.simulate.stages import play
 from escc.cost.stages import Rounds
 
@@ -38,6 +39,12 @@ def test_even_stages_take_what_is_published():
     calls = 64
     tokens = Rounds(calls, m, wait=True).seconds(stages * t, t, larger=sympy.Max)
     assert sympy.simplify(tokens - ((calls - 1) * sympy.Max(stages * t, m * t) + (m + stages - 1) * t)) == 0
+
+
+def test_times_of_calls_are_as_exact_as_those_of_stages():
+    third, seventh = Fraction(1, 3), Fraction(1, 7)
+    assert Rounds(3, 2, wait=True).seconds(third, seventh) == third + seventh + 2 * third
+    assert int(larger(2**53 + 1, 1.0)) == 2**53 + 1
 
 
 def test_many_micro_batches_in_the_prompt_and_few_in_tokens_are_the_hybrid_schedule():

@@ -96,6 +96,12 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def size_text(size: float) -> str:
+    """Bytes with the unit that fits."""
+    unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= s), ("bytes", 1.0))
+    return f"{size / scale:.4g} {unit}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint that names the closest known name, or None when nothing is close."""
     close = difflib.get_close_matches(name[:64], list(known)[:2000], n=1)

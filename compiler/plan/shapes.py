@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...cost.hardware import Hardware, Switch, Torus
-from ...ir.diagnostics import Diagnostic, InputError, fail
+from ...ir.diagnostics import Diagnostic, InputError, fail, size_text
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
 from ...passes.options import Options
-from ..text.terminal import size_text, table, time_text
+from ..text.terminal import table, time_text
 from .compiled import Compilation
 from .pipeline import compile_phases
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...ir.diagnostics import size_text
 from ...passes.plan import Outcome
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Batched, Offloaded
 from ..plan.staged import Staged
 from ..plan.tries import Try
-from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
+from ..text.terminal import bound_text, count_text, gap_text, table, time_text
 
 
 def offload_text(found: Offloaded) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...cost.stages import Rounds
+from ...ir.diagnostics import size_text
 from ...passes.batches.batches import Batch, Runs
 from ..plan.shapes import mesh_name
 from ..sweep.schedule import (
@@ -25,7 +26,7 @@ from ..sweep.schedule import (
     Step,
 )
 from ..text.lengths import Lengths
-from ..text.terminal import count_text, size_text, table, time_text
+from ..text.terminal import count_text, table, time_text
 
 COLUMNS = ("batch", "runs", "part", "cached", "tokens", "member")
 

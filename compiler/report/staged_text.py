@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...ir.diagnostics import size_text
 from ...passes.plan import Outcome
 from ..plan.shapes import mesh_name
 from ..plan.staged import Staged
 from ..plan.tries import Try, least_bound, outcome_of
-from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
+from ..text.terminal import bound_text, count_text, gap_text, table, time_text
 from .text import mean_text
 
 ROUNDING = 1e-12  # errors below are those of sums in another order, which depends on the machine

@@ -117,15 +117,9 @@ def time_text(seconds: float, digits: int = 4) -> str:
     return f"{_significant(seconds / scale, digits)} {unit}"
 
 
-def size_text(size: float, digits: int = 4) -> str:
-    """Bytes with the unit that fits."""
-    unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= s), ("bytes", 1.0))
-    return f"{size / scale:.{digits}g} {unit}"
-
-
-def count_text(number: float, digits: int = 3) -> str:
-    """A count or a price: whole from so many digits on, with commas; `0.0123`, `1.23`, `1,234`."""
-    return f"{number:,.0f}" if number >= 10 ** (digits - 1) else f"{number:.{digits}g}"
+def count_text(number: float) -> str:
+    """A count or a price, in three digits, with commas and whole from 100 on; `0.0123`, `1.23`, `1,234`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _significant(number: float, digits: int) -> str:

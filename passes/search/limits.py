@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cost.memory import MemoryUse, memory
 from ...ir.dataflow import origins
-from ...ir.diagnostics import Diagnostic
+from ...ir.diagnostics import Diagnostic, size_text
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from ...ir.spmd import SpmdProgram
@@ -207,10 +207,10 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bo
     needed_bytes = least_bytes(graph)
     least = {n.stored: float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None}
     largest = sorted(least.items(), key=lambda item: -item[1])[:5]
-    listed = ", ".join(f"`{name}` {_size(size)}" for name, size in largest)
+    listed = ", ".join(f"`{name}` {size_text(size)}" for name, size in largest)
     diagnostic = Diagnostic(
-        f"The parameters and caches take at least {_size(needed_bytes)} on {_each(mesh)}, "
-        f"{_size(needed_bytes - capacity)} more than the {_size(capacity)} "
+        f"The parameters and caches take at least {size_text(needed_bytes)} on {_each(mesh)}, "
+        f"{size_text(needed_bytes - capacity)} more than the {size_text(capacity)} "
         f"that a chip of {chip} {'has' if whole else 'may hold'}.",
         hint=f"the largest, split as far as they divide and the pins allow: {listed}",
     )
@@ -227,15 +227,15 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
     stored = least.stored_bytes(every)
     own = [(-term.least(every), f"`{term.value}`") for term in point.terms]
     padding = [(-term.least(every), f"`{term.value}` (padding)") for term in least.beside]
-    listed = ", ".join(f"{name} {_size(-size)}" for size, name in sorted(own + padding)[:5] if size)
+    listed = ", ".join(f"{name} {size_text(-size)}" for size, name in sorted(own + padding)[:5] if size)
     where = "at the start" if point.step is None else f"as `{point.step}` is made"
     start = "No plan keeps to" if proven else "No plan was found that keeps to"
     known = "are the least"
     if proven and live + stored <= capacity:
         known = "are known to be needed, and somewhere every plan needs more than there is"
     diagnostic = Diagnostic(
-        f"{start} {_size(capacity)} on {_each(mesh)}: {where}, "
-        f"{_size(live)} of live values and {_size(stored)} of parameters and caches {known}.",
+        f"{start} {size_text(capacity)} on {_each(mesh)}: {where}, "
+        f"{size_text(live)} of live values and {size_text(stored)} of parameters and caches {known}.",
         hint=f"live there, each split as far as it can be: {listed}" if listed else None,
     )
     return NoPlan([diagnostic], Outcome.INFEASIBLE if proven else Outcome.UNPROVEN)
@@ -244,9 +244,3 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
 def _each(mesh: Mesh) -> str:
     """The chips of a mesh, as what each of them holds is said."""
     return "the one chip" if mesh.chips == 1 else f"each of {mesh.chips} chips"
-
-
-def _size(bytes_: float) -> str:
-    """Bytes with the unit that fits."""
-    unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if bytes_ >= s), ("bytes", 1.0))
-    return f"{bytes_ / scale:.4g} {unit}"

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....cost.simulate.stages import play
+from ....ir.diagnostics import size_text
 from ...plan.staged import Staged
 from ...plan.tries import Try, outcome_of
-from ...text.terminal import share_text, size_text, time_text
+from ...text.terminal import share_text, time_text
 from .pipeline import COLOURS, Bar
 from .render import render
 

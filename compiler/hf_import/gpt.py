@@ -101,11 +101,11 @@ def _norm(fields: Fields, epsilon: str = "layer_norm_eps", offset: bool = False)
     return Norm("layernorm", fields.number(epsilon, 1e-5), bias=True, offset=offset)
 
 
-def _gpt_sizes(fields: Fields, context: int, activation: str = "gelu") -> tuple[Sizes, FeedForward]:
-    """The sizes of a model, and its feed-forward, under the names that GPT-2 gave them. `context`, `activation`: where
-    the config does not say."""
+def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
+    """The sizes of a model, and its feed-forward, under the names that GPT-2 gave them. `context`: where the config
+    does not say."""
     sizes, width = gpt_sizes(fields, context)
-    found = read_activation(fields, "activation_function", activation)
+    found = read_activation(fields, "activation_function", "gelu")
     return sizes, FeedForward(width, found, gated=False, bias=True)
 
 

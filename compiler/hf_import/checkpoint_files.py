@@ -26,7 +26,7 @@ def check_file(path: Path) -> None:
 
 def header_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """The type, shape and place in the file of each tensor of a safetensors file. Raises ValueError where the
-    header does not say what the file has."""
+    header does not say what the file has, every byte of it once."""
     bytes_of = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
     bytes_of["F8_E4M3"] = 1
     check_file(path)
@@ -37,7 +37,7 @@ def header_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
             raise ValueError(f"{path.name} ends before its header does")
         try:
             header = json.loads(file.read(length))
-            found, end = {}, 0
+            found, places = {}, list[tuple[int, int, str]]()
             for name, entry in header.items():
                 if name == "__metadata__":
                     continue
@@ -49,10 +49,16 @@ def header_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
                     raise ValueError(
                         f"{path.name} has {stop - begin} bytes for `{name[:80]}`, and its shape takes others"
                     )
-                found[name], end = (str(entry["dtype"]), shape, 8 + length + begin), max(end, stop)
+                found[name] = str(entry["dtype"]), shape, 8 + length + begin
+                places.append((begin, stop, name))
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
             raise ValueError(f"{path.name} has a header that is none of safetensors") from None
-    if 8 + length + end > size:
+    end = 0
+    for begin, stop, name in sorted(places):
+        if begin != end or stop < begin:
+            raise ValueError(f"{path.name} has `{name[:80]}` at {begin} to {stop}, and what lies before ends at {end}")
+        end = stop
+    if 8 + length + end != size:
         raise ValueError(f"{path.name} has {size} bytes, and its header tells of {8 + length + end}")
     return found
 

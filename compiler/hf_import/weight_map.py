@@ -296,7 +296,8 @@ def check_map(made: WeightMap, program: Program, shapes: Mapping[str, Sequence[i
             else:
                 shape = made_of.shape(shapes[tensor])
                 made_here = parameter.shape[one.counters - len(parameter.counts) :]
-                if shape is None or not splits(shape, made_here):
+                heads = sum(step.startswith("heads ") for step in one.steps if "roll" not in one.steps)
+                if shape is None or not splits(shape, made_here, heads):
                     have, want = _listed(shapes[tensor]), _listed(made_here)
                     message = f"`{tensor}` is {have}, which does not make `{name}` of {want}."
                     findings.append(Diagnostic(message, hint=f"it is made as `{one}`"))
@@ -314,10 +315,11 @@ def _places(one: Made, parameter: Parameter) -> Iterator[tuple[int, ...]]:
     return itertools.product(*map(range, (*parameter.counts, *parameter.shape)[: one.counters]))
 
 
-def splits(shape: Sequence[int], finer: Sequence[int]) -> bool:
-    """Whether `finer` is a shape with dims split, or with neighbours as one, and nothing else."""
+def splits(shape: Sequence[int], finer: Sequence[int], heads: int = 0) -> bool:
+    """Whether `finer` is a shape with dims split, and nothing else, but that those which as many steps `heads` have
+    made of its last dim may be one again."""
     have, want = ([math.prod(one[:n]) for n in range(len(one) + 1)] for one in (shape, finer))
-    if have[-1] != want[-1]:
+    if have[-1] != want[-1] or not {*have[: len(shape) - heads]} <= {*want}:
         return False
     common = sorted({*have} & {*want})
     return all(

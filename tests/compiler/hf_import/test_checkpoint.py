@@ -160,6 +160,16 @@ def lying(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(data.replace(b"[4]", b"[5]"))
 
 
+def placed(second: bytes, more: int = 0) -> Callable[[Path], None]:
+    """That the second of two tensors of 16 bytes says that it lies elsewhere, in a file of so many bytes more."""
+
+    def change(folder: Path) -> None:
+        data = file_bytes({"a": np.zeros(4, np.float32), "b": np.zeros(4, np.float32)})
+        (folder / "model.safetensors").write_bytes(data.replace(b"[16, 32]", second) + bytes(more))
+
+    return change
+
+
 def huge_header(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
 
@@ -213,7 +223,12 @@ def pickled(folder: Path) -> None:
         (with_tensor(QUERY, (24, 47)), "which does not make `layer.Wq`"),
         (with_tensor(QUERY, (24, 24)), "which does not make `layer.Wq`"),
         (cut, "model.safetensors has"),
+        (with_tensor("model.norm.weight", (12, 2)), "`model.norm.weight` is 12x2, which does not make `scale` of 24"),
         (lying, "bytes for `a`, and its shape takes others"),
+        (placed(b"[ 0, 16]"), "has `b` at 0 to 16, and what lies before ends at 16"),
+        (placed(b"[12, 28]"), "has `b` at 12 to 28, and what lies before ends at 16"),
+        (placed(b"[20, 36]", 4), "has `b` at 20 to 36, and what lies before ends at 16"),
+        (placed(b"[16, 32]", 4), "and its header tells of"),
         (huge_header, "ends before its header does"),
         (no_header, "has a header that is none of safetensors"),
         (climbing, "which is no safetensors file of the folder"),

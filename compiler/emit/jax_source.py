@@ -25,7 +25,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Choose, Einsum, Kind, Program, Take
 from ...ir.spmd import SpmdProgram, unsharded
 from ...ir.streams import host_tensors, unstreamed
-from ..hf_import import checkpoint_files, parameter_parts
+from ..hf_import import checkpoint_files, packed_tensors, parameter_parts
 from ..hf_import.weight_map import WeightMap, fitted_map, ordered_map
 from ..simulate.shrink import shrink
 from .jax_attention import small_blocks
@@ -44,7 +44,7 @@ RUNTIME, SCORES_RUNTIME, KERNEL_RUNTIME, ROWS_RUNTIME, EXPERT_RUNTIME, STREAMS_R
     Path(__file__).with_name(f"jax_{name}runtime.py")
     for name in ("", "scores_", "kernel_", "rows_", "expert_", "streams_")
 ]
-CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
+CHECKPOINTS = Path(checkpoint_files.__file__), Path(packed_tensors.__file__), Path(parameter_parts.__file__)
 # Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
 # rounding takes these farther than that from what they were exactly, as over many layers of many norms, twice as far as
 # that, which is not more than the second.

@@ -69,13 +69,14 @@ GGUF_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 @dataclass(frozen=True)
 class Checkpoint:
     """The tensors of a folder or GGUF file that are of its part for text: `shapes` and `types` by name; `kept`: of
-    those that are codes around 0 in blocks of one scale each the shape, and what they are kept as. `towers`: how many
-    others there are."""
+    those that are codes around 0 in blocks of one scale each the shape, and what they are kept as. `scales`: those of
+    which it is known how many places of their tensors each is for. `towers`: how many others there are."""
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
     kept: Mapping[str, tuple[tuple[int, ...], str]]
+    scales: Set[str]
     towers: int = 0
 
     @property
@@ -116,11 +117,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
     except ValueError as error:
         raise _damaged(path, error) from None
     towers = of_towers({name: shape for name, (shape, _, _) in found.items() if "|" not in name})
-    text = {name: one for name, one in found.items() if name.removesuffix("|kept") not in towers}
+    text = {name: one for name, one in found.items() if name.partition("|")[0] not in towers}
     every = {name: one for name, one in text.items() if "|" not in name}
-    kept = {n.removesuffix("|kept"): (shape, kind) for n, (shape, kind, _) in text.items() if "|" in n}
+    kept = {n.removesuffix("|kept"): (shape, kind) for n, (shape, kind, _) in text.items() if n.endswith("|kept")}
+    scales = {n.removesuffix("|blocks") for n in text if n.endswith("|blocks")}
     shapes, types = ({n: shape for n, (shape, _, _) in every.items()}, {n: kind for n, (_, kind, _) in every.items()})
-    return Checkpoint(path, shapes, types, kept, len(towers))
+    return Checkpoint(path, shapes, types, kept, scales, len(towers))
 
 
 def _gguf() -> Any:
@@ -333,15 +335,14 @@ def _wrong_codes(program: Program, name: str, one: Made, checkpoint: Checkpoint)
 
 
 def _wrong_scale(checkpoint: Checkpoint, name: str, scale: str) -> list[Diagnostic]:
-    """What is wrong with the scales of a tensor: as many along each dim as it has blocks, or one."""
+    """What is wrong with the scales of a tensor."""
     if name not in checkpoint.shapes or scale not in checkpoint.shapes:
         return [Diagnostic(f"`{checkpoint.path.name}` has no tensor `{scale}`, the scales of `{name}`.")]
-    shape, blocks = checkpoint.shapes[name], checkpoint.shapes[scale]
-    fits = len(blocks) <= len(shape) and all(
-        n == -(-size // 128) or (n and size % n == 0) for size, n in zip(shape, blocks, strict=False)
-    )
-    listed = "x".join(map(str, blocks))
-    return [] if fits else [Diagnostic(f"The scales `{scale}`, {listed}, are not those of blocks of `{name}`.")]
+    if scale in checkpoint.scales:
+        return []
+    listed, whole = ("x".join(map(str, checkpoint.shapes[one])) for one in (scale, name))
+    hint = "its config says of which size blocks are, as `weight_block_size` or `block_structure`"
+    return [Diagnostic(f"The scales `{scale}`, {listed}, are not those of blocks of `{name}`, {whole}.", hint=hint)]
 
 
 def _unread_blocks(checkpoint: Checkpoint) -> list[Diagnostic]:

@@ -18,15 +18,13 @@ from typing import Any
 import numpy as np
 
 
-def scaled_tensor(tensor: Any, scale: Any) -> Any:
-    """A tensor of few bits as plain numbers: each block of it times its own scale. Blocks are of 128 places along a dim
-    where that gives as many as there are scales, else of as many as divide it."""
-    wide = np.asarray(tensor).astype(np.float32)
-    scale = (
-        np.asarray(scale).astype(np.float32).reshape(*np.shape(scale), *(1 for _ in range(wide.ndim - np.ndim(scale))))
-    )
-    for axis, (size, count) in enumerate(zip(wide.shape, scale.shape, strict=True)):
-        block = 128 if -(-size // 128) == count else -(-size // count)
+def scaled_tensor(tensor: Any, scale: Any, blocks: str) -> Any:
+    """A tensor of few bits as plain numbers: each block of it times its own scale. `blocks`: of how many places along
+    each dim they are, like `128x128`."""
+    wide, each = np.asarray(tensor).astype(np.float32), [int(n) for n in blocks.split("x") if n]
+    counts = [-(-size // n) for size, n in zip(wide.shape, each, strict=True)]
+    scale = np.asarray(scale).astype(np.float32).reshape(counts)
+    for axis, (size, block) in enumerate(zip(wide.shape, each, strict=True)):
         scale = np.repeat(scale, block, axis)[tuple(slice(0, size if i == axis else None) for i in range(wide.ndim))]
     return wide * scale
 
@@ -214,7 +212,10 @@ def fill_parts(
         else:
             whole = tensors[called + "|kept"][2]()[0] if steps[:1] == ["kept"] else tensors[called][2]()
             if steps[:1] and steps[0].startswith("scaled "):
-                whole = scaled_tensor(whole, tensors[called + steps[0].split()[1]][2]())
+                scale = called + steps[0].split()[1]
+                if f"{scale}|blocks" not in tensors:
+                    raise ValueError(f"the scales `{scale[:80]}` are not those of blocks of `{called[:80]}`")
+                whole = scaled_tensor(whole, tensors[scale][2](), tensors[f"{scale}|blocks"][1])
             tensor, order = tensor_view(whole, [step for step in steps if not step.startswith(("scaled ", "kept"))])
         tensor = tensor.reshape(shape[len(counts) :])
         for n in within:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,28 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from packed_matrices import FP4, RNG, Array, Packed, awq, blocks, channels, gptq, groups, narrow_floats, nvfp4, rows
+from packed_matrices import (
+    FP4,
+    RNG,
+    Array,
+    Packed,
+    awq,
+    blocks,
+    channels,
+    gptq,
+    groups,
+    narrow_floats,
+    nvfp4,
+    rows,
+    words,
+)
 from saved_llama import CONFIG, KNOWN, WIDTH, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.hf_import.checkpoint import check_checkpoint, open_checkpoint
 from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
+from escc.compiler.hf_import.packed_tensors import gptq_offset
 from escc.compiler.hf_import.parameter_parts import parameter_parts
 from escc.compiler.hf_import.weight_map import KEPT as KEPT_STEP
 from escc.compiler.hf_import.weight_map import Made, code_groups, fitted_map, map_beside
@@ -274,6 +290,108 @@ def test_a_part_of_another_shape_is_named(
     parts = pack((32, 32))[0] | changed
     with pytest.raises(ValueError, match=message):
         checkpoint_tensors(save(tmp_path, {f"up.{end}": one for end, one in parts.items()}))
+
+
+def in_groups(pack: str, shape: tuple[int, int], size: int) -> Packed:
+    """A matrix of such a format, of small whole numbers, whose blocks or groups are of that size, the last less."""
+    counts = tuple(-(-n // size) for n in shape)
+    codes = np.arange(math.prod(shape)).reshape(shape) % 15 - 7
+    many = np.arange(1, 1 + math.prod(counts)).reshape(counts).astype(np.float16)
+    if pack == "fp8":
+        whole = np.kron(many, np.ones((size, size)))[: shape[0], : shape[1]]
+        parts = {"weight": codes.astype(ml_dtypes.float8_e4m3fn), "weight_scale_inv": many.astype(np.float32)}
+        return parts, codes * whole
+    one = np.repeat(many[:1], shape[0], 0)
+    whole = np.repeat(one, size, 1)[:, : shape[1]]
+    if pack == "groups":
+        parts = {"weight_packed": words(codes + 8, 4), "weight_scale": one, "weight_shape": np.array(shape)}
+        return parts, codes * whole
+    zeros = words(np.full(one.T.shape, 7), 4)
+    return {"qweight": words(codes + 8, 4).T.copy(), "qzeros": zeros, "scales": one.T.copy()}, codes * whole
+
+
+SIZED: dict[str, Callable[[int], dict[str, object]]] = {
+    "fp8": lambda size: {"quant_method": "fp8", "weight_block_size": [size, size]},
+    "groups": lambda size: {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 4, "group_size": size}}},
+    },
+    "gptq": lambda size: {"quant_method": "gptq", "bits": 4, "group_size": size},
+}
+
+
+@pytest.mark.parametrize("pack", SIZED)
+def test_how_many_share_a_scale_is_what_the_config_says(pack: str, tmp_path: Path) -> None:
+    """Two scales for 48 places are of blocks of 32 or 24, and three for 40 of blocks of 16 or 14."""
+    for size, shape in ((32, (48, 48)), (24, (48, 48)), (16, (40, 40)), (15, (40, 40)), (128, (40, 40))):
+        parts, wanted = in_groups(pack, shape, size)
+        folder = save(tmp_path, {f"up.{end}": one for end, one in parts.items()})
+        (folder / "config.json").write_text(json.dumps({"text_config": {"quantization_config": SIZED[pack](size)}}))
+        found = checkpoint_tensors(folder)
+        assert found["up.weight|kept"][1].endswith(f"x{min(size, shape[1])}")
+        scaled = "up.weight | scaled _scale_inv" if pack == "fp8" else "up.weight"
+        [made] = parameter_parts(found, scaled, shape, np.float32, [(slice(None), slice(None))])
+        np.testing.assert_array_equal(made, wanted)
+
+
+@pytest.mark.parametrize("pack", SIZED)
+def test_scales_of_other_blocks_than_the_config_says_are_refused(pack: str, tmp_path: Path) -> None:
+    for said, message in (
+        ({}, "fit no blocks or several"),
+        (SIZED[pack](16), "not those of blocks as its config says"),
+    ):
+        parts, _ = in_groups(pack, (48, 48), 32)
+        folder = save(tmp_path, {f"up.{end}": one for end, one in parts.items()})
+        (folder / "config.json").write_text(json.dumps({"quantization_config": said}))
+        if pack != "fp8":
+            with pytest.raises(ValueError, match=message):
+                checkpoint_tensors(folder)
+            continue
+        found = checkpoint_tensors(folder)  # an import says it of all tensors at once
+        assert "up.weight|kept" not in found and "up.weight_scale_inv" in found
+        with pytest.raises(ValueError, match=r"`up.weight_scale_inv` are not those of blocks of `up.weight`"):
+            parameter_parts(found, "up.weight | scaled _scale_inv", (48, 48), np.float32, [(slice(None),) * 2])
+
+
+@pytest.mark.parametrize(
+    ("pack", "said", "fits"),
+    [
+        (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 8}, True),
+        (gptq, {"quant_method": "gptq", "bits": 8, "group_size": 8}, False),
+        (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 16}, False),
+        (partial(gptq, acting=True), {"quant_method": "gptq", "bits": 4, "group_size": 16}, False),
+        (groups, {"quant_method": "gptq", "bits": 4, "group_size": -1}, False),
+        (nvfp4, {"quant_algo": "NVFP4", "group_size": 32}, False),
+        (channels, {"quant_method": "auto-round", "group_size": 16}, False),
+    ],
+)
+def test_bits_and_groups_are_those_of_the_config(
+    pack: Callable[[tuple[int, int]], Packed], said: dict[str, object], fits: bool, tmp_path: Path
+) -> None:
+    folder = save(tmp_path, {f"up.{end}": one for end, one in pack((32, 32))[0].items()})
+    (folder / "config.json").write_text("{}")
+    (folder / "quantize_config.json").write_text(json.dumps(said))
+    if fits:
+        assert checkpoint_tensors(folder)["up.weight"][0] == (32, 32)
+        return
+    with pytest.raises(ValueError, match="are not those of blocks as its config says"):
+        checkpoint_tensors(folder)
+
+
+@pytest.mark.parametrize(
+    ("said", "less"),
+    [
+        ({"quant_method": "gptq", "checkpoint_format": "gptq_v2"}, 0),
+        ({"quant_method": "gptq", "format": "gptq_v2"}, 0),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:gptqmodel"}, 0),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}, 1),
+    ],
+)
+def test_zero_points_are_less_by_one_in_the_first_format_of_gptq(
+    said: dict[str, object], less: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": said}))
+    assert gptq_offset(tmp_path) == less
 
 
 def test_codes_with_no_scale_are_not_kept(tmp_path: Path) -> None:

@@ -141,12 +141,13 @@ def narrow(rng: np.random.Generator, weights: dict[str, Array]) -> dict[str, Arr
 def test_scales_are_of_blocks_of_128(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     tensor, scale = rng.standard_normal(shape), rng.uniform(1, 2, tuple(-(-n // 128) for n in shape))
-    found = scaled_tensor(tensor, scale)
+    found = scaled_tensor(tensor, scale, "128x128")
     for i in range(shape[0]):
         for j in range(0, shape[1], 7):
             assert found[i, j] == np.float32(tensor[i, j]) * np.float32(scale[i // 128, j // 128])
     rows = rng.uniform(1, 2, (shape[0], 1))
-    np.testing.assert_array_equal(scaled_tensor(tensor, rows), tensor.astype(np.float32) * rows.astype(np.float32))
+    found = scaled_tensor(tensor, rows, f"1x{shape[1]}")
+    np.testing.assert_array_equal(found, tensor.astype(np.float32) * rows.astype(np.float32))
 
 
 @pytest.mark.parametrize(

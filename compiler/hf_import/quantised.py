@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...ir.dtype import Dtype
 from .fields import Fields
 from .json_text import Node, Value
+from .quantised_fields import EXCLUSIONS, check_fields, overrides
 
 NAMES = ("quantization_config", "quantization", "compression_config")
 BITS: Mapping[tuple[str, int], Dtype] = {
@@ -52,7 +53,6 @@ METHODS = (
     "quark",
     "torchao",
 )
-EXCLUSIONS = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules")
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,12 @@ def _quantised(fields: Fields, name: str, part: Fields) -> Quantised | None:
         else:
             fields.refuse(name, f"`{name}` is {shown}, which is not understood.", f"known are {', '.join(METHODS)}")
         return None
-    for one in (part, _weights(part), _quark_weight(part), _torchao(part)[1]):
+    inner = (*_schemes(part), _quark_weight(part), _torchao(part)[1], part.part("weights"))
+    for one in (part, *inner):
         if one is not None:
             _check_groups(one)
-    left_out = [text for one in EXCLUSIONS for text in _texts(part.get(one))]
+    check_fields(part, str(method), inner)
+    left_out = [text for one in EXCLUSIONS for text in _texts(part.get(one))] + overrides(part)[0]
     attention = not any("self_attn" in text or text.endswith("attn") for text in left_out)
     forward = not any(text.rstrip(".*").endswith((".mlp", ".experts")) for text in left_out)
     blocks, scale = _blocks(part, method, dtype)
@@ -234,10 +236,14 @@ def _group_blocks(part: Fields, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
 
 def _weights(part: Fields) -> Fields | None:
     """What the first of `config_groups` says of weights."""
+    return next(iter(_schemes(part)), None)
+
+
+def _schemes(part: Fields) -> list[Fields | None]:
+    """What each of `config_groups` says of weights."""
     groups = part.part("config_groups")
-    first = next(iter(groups.entries), None) if groups is not None else None
-    own = groups.part(first) if groups is not None and first is not None else None
-    return own.part("weights") if own is not None else None
+    own = [groups.part(name) for name in groups.entries] if groups is not None else []
+    return [None if one is None else one.part("weights") for one in own]
 
 
 def _count(node: Node | None) -> int | None:
@@ -272,12 +278,7 @@ def _dtype(part: Fields, method: Value) -> Dtype | None:
 
 def _of_groups(part: Fields) -> Dtype | None:
     """The one type of all groups of `config_groups`."""
-    groups = part.part("config_groups")
-    found: set[Dtype | None] = set()
-    for name in groups.entries if groups is not None else ():
-        own = groups.part(name) if groups is not None else None
-        weights = own.part("weights") if own is not None else None
-        found.add(None if weights is None else _of_bits(weights))
+    found = {None if weights is None else _of_bits(weights) for weights in _schemes(part)}
     return found.pop() if len(found) == 1 else None
 
 

@@ -81,6 +81,143 @@ def test_caches_of_a_type_that_is_not_known_are_refused(said: dict[str, Any]) ->
         text(FP8 | said)
 
 
+SCHEME = {
+    "num_bits": 4,
+    "type": "int",
+    "symmetric": True,
+    "strategy": "group",
+    "group_size": 128,
+    "dynamic": False,
+    "block_structure": None,
+    "actorder": "weight",
+    "observer": "mse",
+    "observer_kwargs": {"norm": 2.4},
+    "scale_dtype": None,
+    "zp_dtype": "torch.int8",
+}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "compressed-tensors": {
+        "config_groups": {
+            "group_0": {
+                "weights": SCHEME,
+                "targets": ["Linear"],
+                "format": "pack-quantized",
+                "output_activations": None,
+                "input_activations": {"num_bits": 8, "dynamic": "local", "anything": 1},
+            }
+        },
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "global_compression_ratio": 1.89,
+        "ignore": ["lm_head"],
+        "version": "0.12.3",
+        "transform_config": {},
+        "sparsity_config": {"format": "dense", "registry_requires_subclass": False, "targets": []},
+    },
+    "gptq": {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 128,
+        "sym": True,
+        "desc_act": True,
+        "lm_head": False,
+        "damp_percent": 0.01,
+        "true_sequential": True,
+        "checkpoint_format": "gptq",
+        "pack_dtype": "int32",
+        "meta": {"quantizer": ["gptqmodel:4.0"], "mse": 0.0},
+        "dynamic": {"-:.*mlp.gate.*": {}},
+    },
+    "awq": {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": 128,
+        "zero_point": True,
+        "version": "gemm",
+        "backend": "autoawq",
+        "do_fuse": False,
+        "modules_to_not_convert": None,
+        "exllama_config": {"version": 2},
+    },
+    "auto-round": {
+        "quant_method": "auto-round",
+        "packing_format": "auto_round:auto_gptq",
+        "bits": 4,
+        "group_size": 128,
+        "sym": True,
+        "data_type": "int",
+        "iters": 0,
+        "autoround_version": "0.14.2",
+        "model_free": True,
+        "extra_config": {"lm_head": {"bits": 16, "data_type": "float"}, "model.layers.0.x": {"bits": 4}},
+    },
+    "modelopt": {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "producer": {"name": "modelopt", "version": "0.37"},
+        "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
+        "ignore": [],
+        "kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False},
+    },
+    "quark": {
+        "quant_method": "quark",
+        "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "ch_axis": None}},
+        "layer_quant_config": {
+            "*k_proj": {
+                "weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "ch_axis": None},
+                "output_tensors": {},
+            },
+            "*router": {"weight": None},
+        },
+        "export": {"kv_cache_group": ["*k_proj"]},
+        "exclude": ["lm_head"],
+        "layer_type_quant_config": {},
+    },
+    "bitsandbytes": {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": True,
+        "_load_in_4bit": True,
+        "llm_int8_threshold": 6.0,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": "bfloat16",
+    },
+}
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_fields_as_they_are_published_are_understood(method: str) -> None:
+    found = text(PUBLISHED[method])
+    assert re.search(r"param Wq: (fp|int)", found)
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "message"),
+    [
+        ("compressed-tensors", {"transform_config": {"config_groups": {"R4": {"type": "hadamard"}}}}, "rotations of"),
+        ("compressed-tensors", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "without their zeros"),
+        ("compressed-tensors", {"format": "marlin-24"}, "`format` is set: tensors that are packed otherwise"),
+        ("compressed-tensors", {"bits": 4}, "`bits` is not understood"),
+        ("compressed-tensors", {"config_groups": {"g": {"weights": SCHEME | {"codebook": 1}}}}, "`codebook` is not un"),
+        ("compressed-tensors", {"config_groups": {"g": {"weights": SCHEME, "rank": 8}}}, "`rank` is not understood"),
+        ("gptq", {"dynamic": {"+:.*mlp.*": {"bits": 8}}}, "`dynamic` is set: layers in other bits"),
+        ("gptq", {"lm_head": True}, "a head in few bits"),
+        ("gptq", {"checkpoint_format": "marlin"}, "`checkpoint_format` is set: tensors that are packed otherwise"),
+        ("awq", {"version": "gemv"}, "`version` is set: tensors that are packed otherwise"),
+        ("auto-round", {"extra_config": {"model.layers.0.x": {"bits": 8}}}, "`extra_config` is set: layers in other"),
+        ("modelopt", {"quantized_layers": {"a": {"quant_algo": "FP8"}}}, "`quantized_layers` is set"),
+        ("modelopt", {"pre_quant_scale": True}, "whose inputs are scaled first"),
+        ("modelopt", {"kv_cache_scheme": {"num_bits": 8, "type": "float", "root": 2}}, "`root` is not understood"),
+        ("quark", {"layer_quant_config": {"*mlp*": {"weight": {"dtype": "fp4"}}}}, "`layer_quant_config` is set"),
+        ("bitsandbytes", {"outliers": 3}, "`outliers` is not understood"),
+    ],
+)
+def test_what_may_change_the_arithmetic_of_codes_is_refused(method: str, said: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        text(PUBLISHED[method] | said)
+
+
 def test_beside_codes_numbers_are_bf16_where_a_config_names_no_type() -> None:
     for quantised in ({"quant_method": "mxfp4"}, FP8):
         found = text(quantised, torch_dtype=None)

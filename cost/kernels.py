@@ -9,20 +9,23 @@ tensor enters into, such as masks and places, are made where they are read.
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.
 
-Kernels are found from the ops alone, in whatever order they stand, and moved copies count as what they are
-copies of: so the search and the sharded program see the same ones. What several ops of a kernel read is counted
-once, in the copy that the largest of them reads: it has most arithmetic for the read to go on beside. That others may
-read it in another layout, as a kernel of their own, is not counted: the search prices each op by itself.
+Kernels are found from the ops alone, in whatever order they stand and whatever they are called, and moved copies count
+as what they are copies of: so the search and the sharded program see the same ones. The first op of a kernel begins it,
+of those in fp8 where it has some, since it then takes the launches of a matmul in fp8. What several ops of a kernel
+read is counted once, in the copy that the largest of them reads: it has most arithmetic for the read to go on beside.
+That others may read it in another layout, as a kernel of their own, is not counted: the search prices each op by
+itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from ..ir.dataflow import origins
+from ..ir.dtype import Dtype
 from ..ir.program import (
     Append,
     Choose,
@@ -32,13 +35,16 @@ from ..ir.program import (
     Program,
     Repeat,
     Role,
+    Signature,
     Stored,
+    Value,
     operand_names,
     signature,
     walk,
     with_operands,
 )
 from ..ir.spmd import Compute, SpmdProgram, as_steps
+from .op_order import Key, Vertex, in_order
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,21 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
                 handed_on |= {copies.get(n, n) for carry in carries for n in (carry.initial, carry.next)}
             case Compute(op):
                 around = tuple((repeat.name, *(c.result for c in repeat.carries)) for repeat in placed.repeats)
-                role = signature(op, plain).role
                 names[op.result] = operand_names(op)
                 dims = {dim for name in (op.result, *names[op.result]) for dim in plain[name].dims}
-                size = prod(sizes[dim] for dim in dims)
-                nodes.append(_Node(with_operands(op, copies), role, around, placed.times, size))
-    found = _Kernels(nodes, stored, frozenset(handed_on)).launches()
+                size, original = prod(sizes[dim] for dim in dims), with_operands(op, copies)
+                sig, done_in = signature(original, plain), arithmetic(op, plain)
+                nodes.append(_Node(original, sig, around, placed.times, size, done_in is Dtype.FP8))
+    ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
+    found = _Kernels(ordered, stored, frozenset(handed_on)).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
+
+
+def arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
+    """The type in which an op is done, where the chip has it: of a matmul with operands in fp8 or fp4 the narrower of
+    these, to which the other operands are brought on the way; whole numbers are only stored."""
+    types = {values[name].dtype for name in op.operands} if isinstance(op, Einsum) else set()
+    return next((dtype for dtype in (Dtype.FP4, Dtype.FP8) if dtype in types), Dtype.BF16)
 
 
 def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]) -> Launch:
@@ -98,13 +112,18 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
 @dataclass(frozen=True)
 class _Node:
     """An op that reads originals; `region`: the repeats around it; `times`: how often it runs; `size`: the places of
-    all its dims."""
+    all its dims; `fp8`: whether it is done in that type."""
 
     op: Op
-    role: Role
+    signature: Signature
     region: tuple[tuple[str, ...], ...]
     times: int
     size: int
+    fp8: bool
+
+    @property
+    def role(self) -> Role:
+        return self.signature.role
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -112,13 +131,13 @@ class _Node:
 
 
 class _Kernels:
-    """The kernels of ops: sets of them, each in one region. Ops are numbered in an order that only what reads
-    what decides, so that makers come before readers."""
+    """The kernels of ops: sets of them, each in one region. Ops are numbered in an order in which makers come before
+    readers."""
 
     def __init__(self, nodes: Sequence[_Node], stored: Mapping[str, Kind], handed_on: frozenset[str]) -> None:
         self.stored = stored
         self.handed_on = handed_on
-        self.nodes = _in_order(nodes)
+        self.nodes = nodes
         self.maker = {node.op.result: n for n, node in enumerate(self.nodes)}
         self.readers: dict[str, list[int]] = {}
         for n, node in enumerate(self.nodes):
@@ -135,15 +154,10 @@ class _Kernels:
     def launches(self) -> dict[str, Launch]:
         """The launch of each op."""
         out: dict[str, Launch] = {}
-        begun: set[object] = set()
-        largest = self._largest()
-        head = min(range(len(self.nodes)), key=lambda n: (self.nodes[n].times, n), default=0)
-
-        def first(what: object) -> int:
-            new = what not in begun
-            begun.add(what)
-            return int(new)
-
+        largest, begins = self._largest(), self._begins()
+        in_order = sorted(range(len(self.nodes)), key=lambda n: (n in self.constant, n))
+        opens = {self.nodes[n].region: n for n in reversed(in_order)}
+        head = min(in_order, key=lambda n: self.nodes[n].times, default=0)
         for n, node in enumerate(self.nodes):
             own, reads = self._kernel(n), set()
             for name in node.reads:
@@ -151,16 +165,20 @@ class _Kernels:
                     reads.add(name)  # a weight is read by each that multiplies by it
                 elif (name in self.caches or self._from_afar(name, n)) and n == largest[own, name]:
                     reads.add(name)
-            free = n in self.constant
             out[node.op.result] = Launch(
                 frozenset(reads),
                 frozenset(reads & self.caches) if node.role is Role.MATMUL else frozenset(),
-                not free and self._read_elsewhere(n),
-                0 if free else first(own),
-                first(node.region) if node.region else 0,
+                n not in self.constant and self._read_elsewhere(n),
+                int(begins.get(own) == n),
+                int(bool(node.region) and opens[node.region] == n),
                 1 / node.times if n == head else 0.0,
             )
         return out
+
+    def _begins(self) -> dict[int, int]:
+        """The op that begins each kernel."""
+        last_first = sorted(set(range(len(self.nodes))) - self.constant, key=lambda n: (self.nodes[n].fp8, -n))
+        return {self._kernel(n): n for n in last_first}
 
     def _largest(self) -> dict[tuple[int, str], int]:
         """Of each kernel, for each value, the largest op that reads it, of equals the first."""
@@ -304,10 +322,29 @@ def _only_sums(op: Op) -> bool:
     return isinstance(op, Einsum) and len({*op.operands}) > 1 and any({*own} >= every for own in op.indices)
 
 
-def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
-    """Nodes by how many ops their longest chain of makers has, then by name."""
-    maker = {node.op.result: node for node in nodes}
-    depth: dict[str, int] = {}
-    for node in nodes:  # makers of one region, and of those around it, stand before their readers
-        depth[node.op.result] = 1 + max((depth[name] for name in node.reads if name in maker), default=0)
-    return sorted(nodes, key=lambda node: (depth[node.op.result], node.op.result))
+def _in_order(
+    nodes: Sequence[_Node],
+    stored: Mapping[str, Kind],
+    handed_on: frozenset[str],
+    values: Mapping[str, Value],
+    sizes: Mapping[str, int],
+) -> list[_Node]:
+    """Nodes in an order that what they are decides, makers first."""
+
+    def shape(indices: Iterable[str]) -> Key:
+        return tuple(sizes[index] for index in indices)
+
+    def what(name: str) -> Key:
+        return values[name].dtype, shape(values[name].dims), name in handed_on
+
+    made = {node.op.result for node in nodes}
+    outside = {name for node in nodes for name in node.reads if name not in made}
+    vertices = {name: Vertex((stored.get(name, ""), *what(name))) for name in outside}
+    for node in nodes:
+        sig, kept = node.signature, node.op.keep if isinstance(node.op, Choose) else 0
+        counted = tuple(sorted((times, shape(among)) for times, among in sig.counted))
+        own = type(node.op).__name__, node.times, node.size, kept, counted, shape(sig.contracted)
+        uses = [(use.value, tuple((sizes[index], index in sig.result) for index in use.indices)) for use in sig.uses]
+        vertices[node.op.result] = Vertex((*own, *what(node.op.result)), uses)
+    by_name = {node.op.result: node for node in nodes}
+    return [by_name[name] for name in in_order(vertices) if name in made]

@@ -17,7 +17,7 @@ from ..ir.chosen import Chosen, held_share, kept_share, narrowest
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Kind, Op, Program, Signature, Stored, Take, Use, Value, signature, walk
 from .elementwise import smaller
-from .kernels import Launch
+from .kernels import Launch, arithmetic
 
 Indices = tuple[str, ...]
 Local = Callable[[str], Any]  # the local size of an index: a number, an array or a symbol
@@ -75,16 +75,9 @@ def work(
             written = _bytes(signature.uses[1].indices, values[cache], local, whole)
     read = {use: size * load if values[use.value].chosen else size for use, size in read.items()}
     moved = sum(read.values(), start=written * load if values[op.result].chosen else written)
-    dtype = _arithmetic(op, values)
+    dtype = arithmetic(op, values)
     kernels = launch.kernels * (FP8_KERNELS if dtype is Dtype.FP8 else 1)
     return Work(done, moved, caches, dtype, kernels, launch.layers, launch.steps)
-
-
-def _arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
-    """The type in which an op is done, where the chip has it: of a matmul with operands in fp8 or fp4 the narrower of
-    these, to which the other operands are brought on the way; whole numbers are only stored."""
-    types = {values[name].dtype for name in op.operands} if isinstance(op, Einsum) else set()
-    return next((dtype for dtype in (Dtype.FP4, Dtype.FP8) if dtype in types), Dtype.BF16)
 
 
 def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:

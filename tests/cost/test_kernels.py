@@ -12,10 +12,11 @@ import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.pipeline import compile_phase, load, parse
-from escc.cost.hardware import Hardware
-from escc.cost.kernels import Launch, launches
+from escc.cost.hardware import Calibrated, Hardware
+from escc.cost.kernels import Launch, arithmetic, launches
+from escc.cost.ops import FP8_KERNELS
 from escc.ir.mesh import Mesh
-from escc.ir.program import Op, Program, Region, Repeat, operand_names, walk
+from escc.ir.program import Einsum, Op, Program, Region, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram
 from escc.passes.options import Options
 
@@ -383,6 +384,72 @@ def test_the_order_of_ops_does_not_matter() -> None:
             changed += other.body.items != program.body.items
             assert launched(other) == launched(program)
     assert changed > 60
+
+
+def projecting(seed: int, names: random.Random) -> Program:
+    """Projections of one value by weights of several types and what reads them, with names drawn by `names`."""
+    rng = random.Random(seed)
+    types = {"fp8[E,F] * f32[F]": "c[F]", "int8[E,F] * f32[F]": "c[F]", "bf16[E,F]": "c[E]"}
+    weights = [rng.choice(list(types)) for _ in range(rng.randint(2, 4))]
+    called = [f"{name}{n}" for n, name in enumerate(names.sample("abdefghijkopqrsuvw", 18))]
+    lines, made = [f"param W{n}: {weight}" for n, weight in enumerate(weights)], []
+    for n in range(len(weights)):
+        made.append(called.pop())
+        lines.append(f"{made[-1]}[B,F] = x[B,E] * W{n}[E,F]")
+    for _ in range(rng.randint(1, 5)):
+        one, other, new = rng.choice(made), rng.choice(made), called.pop()
+        lines.append(f"{new} = {rng.choice(['silu({0}) * {1}', 'gelu({0})', '{0} * {1} * z', 'softmax({0}, over=F)'])}")
+        lines[-1] = lines[-1].format(one, other)
+        made.append(new)
+    lines += ["param V: bf16[F,E]", f"out[B,E] = {rng.choice(made)}[B,F] * V[F,E]", f"return out, {made[-1]}"]
+    return read("main(x: bf16[B,E], z: bf16[B,F]) {\n  " + "\n  ".join(lines) + "\n}")
+
+
+def charged(program: Program) -> list[object]:
+    """What each op is charged with, by what the ops are."""
+    values, some = program.table(), launched(program)
+
+    def what(name: str) -> tuple[object, ...]:
+        return values[name].dims, values[name].dtype
+
+    return sorted(
+        (
+            type(op).__name__,
+            arithmetic(op, values),
+            what(op.result),
+            one.kernels,
+            one.writes,
+            sorted(map(what, one.reads)),
+        )
+        for op in program.body.items
+        if not isinstance(op, Repeat) and (one := some[op.result])
+    )
+
+
+def test_names_and_order_change_no_charge() -> None:
+    rng, mixed = random.Random(0), 0
+    for seed in range(30):
+        program = projecting(seed, rng)
+        mixed += len({arithmetic(op, program.table()) for op in program.body.items if isinstance(op, Einsum)}) > 1
+        for _ in range(3):
+            other = projecting(seed, rng)
+            assert charged(replace(other, body=shuffled(other.body, rng))) == charged(program), seed
+    assert mixed > 10
+
+
+def test_a_kernel_with_a_matmul_in_fp8_takes_the_launches_of_one() -> None:
+    """Whichever of its ops comes first, by name or by size, on however many chips."""
+    text = """main(x: bf16[B,E]) {
+      param T: fp8[E,F] * f32[F]
+      param V: bf16[E,F]
+      {0}[B,F] = x[B,E] * T[E,F]
+      {1}[B,F] = x[B,E] * V[E,F]
+      return {0}, {1}
+    }"""
+    programs = [read(text.replace("{0}", a).replace("{1}", b)) for a, b in ("ab", "ba")]
+    options = Options(replace(V4, calibrated=Calibrated(kernel_s=1.0)), capacity_bytes=inf)
+    plans = [compile_phase(one, "main", Mesh.parse(mesh), options) for mesh in "12" for one in programs]
+    assert [sum(op.launch_s for op in one.estimate.ops) for one in plans] == [FP8_KERNELS] * 4
 
 
 def as_originals(spmd: SpmdProgram) -> dict[str, Launch]:

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .chosen import Chosen, narrowest, vanishes
 from .diagnostics import fail
-from .expr import Call, Const, Operand, operands
+from .expr import Call, Const, Expr, Operand, operands
+from .folded import folded
 from .program import Choose, Einsum, Map, Op, Program, Reduce, Region, Repeat, Stored, Sum, Value, walk
 from .spmd import Compute, Move, SpmdProgram, SpmdValue, as_steps
 
 Choices = Mapping[str, tuple[Chosen, ...]]  # by value; those of which all is kept may be left out
 
 
-def chosen_of(op: Op, known: Choices, dims: Mapping[str, tuple[str, ...]]) -> tuple[Chosen, ...]:
-    """How the result of an op is chosen. `known`: how what it reads is; `dims`: those of operands and result."""
+@dataclass(frozen=True)
+class Bare:
+    """The number that a value is wherever nothing was chosen of what it is made of, as may be along the dims `over`:
+    the tokens of each expert are no one's, where none has chosen it."""
+
+    number: float
+    over: frozenset[str]
+
+
+Bares = Mapping[str, Bare]  # by value; those may be left out that no such number is known of
+
+
+def chosen_of(
+    op: Op, known: Choices, dims: Mapping[str, tuple[str, ...]], bares: Bares | None = None
+) -> tuple[Chosen, ...]:
+    """How the result of an op is chosen. `known`, `bares`: how what it reads is; `dims`: those of operands and
+    result."""
     match op:
         case Choose(result, keys, over, keep):
             before = known.get(keys, ())
@@ -28,6 +44,8 @@ def chosen_of(op: Op, known: Choices, dims: Mapping[str, tuple[str, ...]]) -> tu
             return (Chosen(result, over, per, keep, within, groups=groups, kept_groups=kept_groups),)
         case Einsum(result, names, indices, output):
             new = dict(zip(output, dims[result], strict=False))
+            if boundless(op, bares or {}):
+                return ()
             found: list[Chosen | None] = []
             for name, each in zip(names, indices, strict=False):
                 at = {d: new[i] for d, i in zip(dims[name], each, strict=False) if i in new}
@@ -39,7 +57,7 @@ def chosen_of(op: Op, known: Choices, dims: Mapping[str, tuple[str, ...]]) -> tu
             return narrowest(one for one in blocks if one is not None)
         case Map(_, expr):
             every = dict.fromkeys(one for name in operands(expr) for one in known.get(name, ()))
-            return narrowest(one for one in every if vanishes(expr, _having(one, operands(expr), known)))
+            return narrowest(one for one in every if _stays(expr, one, known, bares or {}))
         case Sum(_, names, _):
             first, *others = (known.get(name, ()) for name in names)
             return tuple(one for one in first if all(one in other for other in others))
@@ -54,14 +72,66 @@ def _groups(before: tuple[Chosen, ...], over: tuple[str, ...]) -> tuple[tuple[st
     return (), 0
 
 
-def spread(op: Op, known: Choices) -> tuple[str, str] | None:
-    """A chosen operand of a pointwise op and the mask of it that the result is not zero beside, so that all of it
-    would be kept; None where there is none."""
+def bare_of(op: Op, chosen: tuple[Chosen, ...], bares: Bares, dims: Mapping[str, tuple[str, ...]]) -> Bare | None:
+    """What the result of an op, which is chosen so, is where nothing was chosen; None if that is not known.
+    `bares`: what its operands are there."""
+    if chosen:
+        return Bare(0.0, frozenset(d for one in chosen for d in one.over))
+    number: float | None = None
+    over = frozenset[str]()
     match op:
+        case Einsum(result, names, indices, output):
+            new = dict(zip(output, dims[result], strict=False))
+            product: Expr = Const(1.0)
+            for name in names:
+                product = Call("multiply", (product, Operand(name)))
+            number = folded(product, _numbers(names, bares))
+            number = None if number not in (None, 0) and math.isfinite(number) else number  # a sum of many
+            for name, each in zip(names, indices, strict=False):
+                at = zip(dims[name], each, strict=False)
+                over |= frozenset(new[i] for d, i in at if i in new and name in bares and d in bares[name].over)
+        case Reduce(_, name, along) if name in bares:
+            number, over = bares[name].number, bares[name].over - {*along}
+        case Map(_, expr):
+            number = folded(expr, _numbers(operands(expr), bares))
+            over = over.union(*(bares[name].over for name in operands(expr) if name in bares))
+        case Sum(_, names, coefficients) if all(name in bares for name in names):
+            number = sum(c * bares[name].number for name, c in zip(names, coefficients, strict=True))
+            over = over.union(*(bares[name].over for name in names))
+    return Bare(number, over) if number is not None and over else None
+
+
+def _numbers(names: Iterable[str], bares: Bares) -> dict[str, float]:
+    return {name: bares[name].number for name in names if name in bares}
+
+
+def boundless(op: Op, bares: Bares) -> bool:
+    """Whether a pointwise op or a product is infinite, or no number, where nothing was chosen."""
+    match op:
+        case Map(_, expr):
+            number = folded(expr, _numbers(operands(expr), bares))
+            return number is not None and not math.isfinite(number)
+        case Einsum(_, names, _, _):  # 0 times what is infinite is no number
+            return not all(map(math.isfinite, _numbers(names, bares).values()))
+    return False
+
+
+def _stays(expr: Expr, one: Chosen, known: Choices, bares: Bares) -> bool:
+    """Whether what is pointwise is 0 wherever what is chosen so is."""
+    names = operands(expr)
+    return vanishes(expr, _having(one, names, known), _numbers(names, bares))
+
+
+def spread(op: Op, known: Choices, bares: Bares | None = None) -> tuple[str, str] | None:
+    """A chosen operand of an op and the mask of it that the result should be zero beside and is not, so that all of it
+    would be kept; None where there is none. Of products such are those with what is infinite there."""
+    match op:
+        case Einsum(_, names, _, _) if boundless(op, bares or {}):
+            return next(((name, one.mask) for name in names for one in _entries(known.get(name, ()))), None)
         case Map(_, expr):
             for name in operands(expr):
                 for one in _entries(known.get(name, ())):
-                    if not vanishes(expr, _having(one, operands(expr), known)):
+                    if not _stays(expr, one, known, bares or {}):
                         return name, one.mask
         case Sum(_, names, _):
             for name in names:
@@ -154,17 +224,22 @@ def _choices(body: Region[Compute | Move], values: Collection[Value | SpmdValue]
     # Of a text as it was read a value or a dim may be missing, which others say.
     dims = defaultdict[str, tuple[str, ...]](tuple, {value.name: value.dims for value in values})
     known: dict[str, tuple[Chosen, ...]] = {}
+    bares: dict[str, Bare] = {}
     among: dict[str, tuple[Chosen, ...]] = {}  # by which masks keys were picked before that are -inf beside them
     for placed in walk(body):
         match placed.item:
             case Move(result, operand):
                 known[result] = known.get(operand, ())
                 among[result] = among.get(operand, ())
+                bares |= {result: bares[operand]} if operand in bares else {}
             case Compute(Choose(_, keys, _, _) as op):
                 known[op.result] = chosen_of(op, {keys: known.get(keys, ()) or among.get(keys, ())}, dims)
+                bares[op.result] = Bare(0.0, frozenset(op.over))
             case Compute(op):
-                known[op.result] = chosen_of(op, known, dims)
+                known[op.result] = chosen_of(op, known, dims, bares)
                 among[op.result] = _least_beside(op, known)
+                if (bare := bare_of(op, known[op.result], bares, dims)) is not None:
+                    bares[op.result] = bare
             case Stored() | Repeat():
                 pass
     return known

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from .expr import Call, Const, Context, Expr, Operand, Rotate, Size
+from .expr import Expr
+from .folded import folded
 
 
 @dataclass(frozen=True)
@@ -124,42 +125,8 @@ def _at_most(share: Any) -> Any:
     return min(share, 1) if isinstance(share, int | float | Fraction) else share
 
 
-KEEP_ZERO = {"negate", "abs", "sqrt", "tanh", "erf", "relu", "silu", "gelu", "gelu_exact", "sin", "floor"}
-
-
-def vanishes(expr: Expr, zeros: Collection[str]) -> bool:
-    """Whether an expression is 0 wherever the operands `zeros` are, whatever the others are, if these are finite."""
-    match expr:
-        case Const(value):
-            return value == 0
-        case Operand(name):
-            return name in zeros
-        case Rotate(inner, _):
-            return vanishes(inner, zeros)
-        case Call("multiply", arguments):
-            return any(vanishes(a, zeros) for a in arguments)
-        case Call("divide", (above, _)):
-            return vanishes(above, zeros)
-        case Call("where", (_, *branches)):
-            return all(vanishes(b, zeros) for b in branches)
-        case Call("add" | "subtract", arguments):
-            return all(vanishes(a, zeros) for a in arguments)
-        case Call("maximum" | "minimum" as which, arguments):
-            bounds = [_number(a) for a in arguments if not vanishes(a, zeros)]
-            within = all(n is not None and (n <= 0 if which == "maximum" else n >= 0) for n in bounds)
-            return within and len(bounds) < len(arguments)
-        case Call(function, (inner,)) if function in KEEP_ZERO:
-            return vanishes(inner, zeros)
-        case Call() | Size() | Context():
-            return False
-
-
-def _number(expr: Expr) -> float | None:
-    """The value of a number, with its sign; None of anything else."""
-    match expr:
-        case Const(value):
-            return value
-        case Call("negate", (inner,)):
-            found = _number(inner)
-            return None if found is None else -found
-    return None
+def vanishes(expr: Expr, zeros: Collection[str], others: Mapping[str, float] | None = None) -> bool:
+    """Whether an expression is 0 wherever the operands `zeros` are, whatever the others are, if these are finite and
+    not 0. `others`: what some of these are where nothing is chosen, which may be the case there or not."""
+    noughts = dict.fromkeys(zeros, 0.0)
+    return folded(expr, noughts) == 0 and (not others or folded(expr, {**others, **noughts}) == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ...ir.choices import chosen_of, spread
+from ...ir.choices import Bare, bare_of, boundless, chosen_of, spread
 from ...ir.chosen import Chosen
 from ...ir.diagnostics import InputError, Span
 from ...ir.dtype import INTEGERS, Dtype
@@ -99,7 +99,7 @@ class Body:
     in hand, for findings about the whole of it. `scales`: for each quantised value the one that it is
     to be multiplied by wherever it is read; `zeros`: those that are subtracted from some before. `reached` and
     `prefixes_reached`: the numbers that names like one have come to. `whole`: results of ops that are whole numbers,
-    whatever their dtype.
+    whatever their dtype. `bares`: what values are where nothing was chosen, if that is known.
     """
 
     context: Context
@@ -117,6 +117,7 @@ class Body:
     reached: dict[str, int] = field(default_factory=dict)
     prefixes_reached: dict[str, int] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
+    bares: dict[str, Bare] = field(default_factory=dict)
     depth: int = 0
     at: Span = START
 
@@ -234,13 +235,19 @@ class Body:
         chosen value."""
         read = {name: self.value(name) for name in operand_names(op)}
         known = {name: value.chosen for name, value in read.items()}
-        if not spreads and (wide := spread(op, known)):
+        if not spreads and (wide := spread(op, known, self.bares)):
             name, mask = wide
+            if boundless(op, self.bares):
+                hint = "keep what divides from 0 there, as `maximum(.., 1e-6)` does"
+                raise Refused(f"`{op.result}` is not finite where the chosen `{name}` is 0.", self.at, hint)
             hint = f"multiply it by `{mask}`, so that it is 0 where nothing is chosen"
-            raise Refused(
-                f"`{op.result}` is not 0 where the chosen `{name}` is, so all of it would count.", self.at, hint
-            )
-        return chosen_of(op, known, {name: value.dims for name, value in read.items()} | {op.result: dims})
+            message = f"`{op.result}` is not 0 where the chosen `{name}` is, so all of it would count."
+            raise Refused(message, self.at, hint)
+        every = {name: value.dims for name, value in read.items()} | {op.result: dims}
+        found = chosen_of(op, known, every, self.bares)
+        if (bare := bare_of(op, found, self.bares, every)) is not None:
+            self.bares[op.result] = bare
+        return found
 
     def pin(self, kind: PinKind, value: str, layout: Layout, text: str) -> None:
         """Fix a layout of a value."""

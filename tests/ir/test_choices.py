@@ -15,6 +15,7 @@ from escc.compiler.plan.pipeline import parse
 from escc.compiler.simulate.pointwise import Frame, evaluate
 from escc.ir.choices import chosen_of, spread
 from escc.ir.chosen import Chosen, kept_share, vanishes
+from escc.ir.diagnostics import InputError
 from escc.ir.expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 
@@ -150,7 +151,19 @@ def test_the_share_of_blocks_is_that_of_all_ways_to_pick(keep: int, sizes: tuple
         (call("subtract", "e", 1), False),
         (call("exp", "e"), False),
         (call("sigmoid", "e"), False),
-        (call("power", "e", 2), False),
+        (call("power", call("relu", "e"), 2), True),
+        (call("power", "e", 0), False),
+        (call("power", "e", -1), False),
+        (call("log", call("add", 1, call("abs", "e"))), True),
+        (call("subtract", call("cos", "e"), 1), True),
+        (call("divide", "e", call("abs", "e")), False),
+        (call("divide", "e", call("maximum", call("abs", "f"), 1e-6)), True),
+        (call("multiply", "e", call("log", "e")), False),
+        (call("multiply", "s", call("multiply", "e", call("rsqrt", "f"))), False),
+        (call("multiply", "e", call("rsqrt", call("add", call("multiply", "f", "b"), 1e-6))), True),
+        (call("multiply", "e", call("power", call("multiply", "f", "s"), -0.5)), False),
+        (call("multiply", "e", call("exp", call("negate", call("log", call("abs", "e"))))), False),
+        (call("where", "e", "b", 0.0), True),
         (call("maximum", "e", call("relu", "f")), True),
         (call("where", call("less_equal", "s", 0.5), "e", "f"), True),
         (call("where", "e", "f", "b"), False),
@@ -212,3 +225,59 @@ def test_what_vanishes_is_nought_whatever_the_others_are(expr: Expr, seed: int) 
     operands = {name: np.zeros(6) for name in ZEROS} | {name: rng.normal(size=6) * 3 for name in FREE}
     found = evaluate(expr, operands, Frame(("D",), (6,), {"D": 6}))
     assert np.all((found == 0) | ~np.isfinite(found))
+
+
+KNOWN_LEAVES = st.sampled_from([*map(Operand, ZEROS), *map(Const, (0.0, 1.0, -2.0, 0.5, 3.0))])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(KNOWN_LEAVES, grown, max_leaves=6))
+def test_what_is_made_of_noughts_and_numbers_alone_vanishes_where_it_is_nought(expr: Expr) -> None:
+    with np.errstate(all="ignore"):
+        found = evaluate(expr, {name: np.zeros(2) for name in ZEROS}, Frame(("D",), (2,), {"D": 2}))
+    rotated = any(isinstance(each, Rotate) for each in parts(expr))
+    if not rotated or vanishes(expr, ZEROS):
+        assert vanishes(expr, ZEROS) == bool(np.all(found == 0))
+
+
+def parts(expr: Expr) -> list[Expr]:
+    """An expression and all that it is made of."""
+    inner = expr.arguments if isinstance(expr, Call) else (expr.operand,) if isinstance(expr, Rotate) else ()
+    return [expr, *(part for each in inner for part in parts(each))]
+
+
+EMPTY = """
+dim B = 4, X = 8, E = 16
+main(s: f32[B,X], x: f32[B,E], g: f32[E]) {
+  m = choose(s, over=X, keep=2)
+  e[B,X,E] = m[B,X] * x[B,E]
+  LINES
+  return h
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "refused"),
+    [
+        ("h = e / max(e, over=B)", True),
+        ("c[X] = m[B,X]\n h = m / c", True),
+        ("c[X] = m[B,X]\n i = 1 / c\n h[B,X] = m[B,X] * i[X]", True),
+        ("c[X] = m[B,X]\n i = rsqrt(abs(c))\n j = i * 2\n h = m * j", True),
+        ("c[X] = m[B,X]\n h = m / (c + 1)", False),
+        ("c[X] = m[B,X]\n h = m / maximum(c, 1)", False),
+        ("c[X] = m[B,X]\n h = m / exp(c)", False),
+        ("w = m * s\n h = w / sum(w, over=X)", False),
+        ("q = max(abs(e), over=E)\n h = e / q", True),
+        ("q = maximum(max(abs(e), over=E), 1e-6)\n h = e / q", False),
+        ("h = rmsnorm(e, g, over=E)", False),
+        ("h = e / sqrt(size(E))", False),
+    ],
+)
+def test_what_divides_where_nothing_is_chosen_is_refused_where_it_is_nought(lines: str, refused: bool) -> None:
+    text = EMPTY.replace("LINES", lines)
+    if refused:
+        with pytest.raises(InputError, match=r"`h` is not finite where the chosen `[em]` is 0\."):
+            parse(text)
+    else:
+        assert parse(text).table()["h"].chosen

@@ -53,14 +53,13 @@ class Shrunken:
 def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str, int] | None = None) -> Shrunken:
     """Cut `program` and the sharded programs of some of its phases down to small sizes.
 
-    A dim of size 1 stays 1. Every other becomes the least common multiple of all the numbers of
-    blocks into which some layout splits it, times a factor of at least 2, with sizes that differ
-    from dim to dim. Groups have two places. Factors are even where pairs must stay together; an append's target is
-    longer than its source, a context than the entries whose places are counted, a table than the positions
-    that pick its rows, what is picked from than the pick. A sum that is divided by, as a norm's, has FEWEST_TERMS terms
-    and more, and products that it adds up twice as many. A padded dim stays padded. A dim has one size
-    in all the phases in which it is not 1. Repeats run
-    twice at most. Of what is chosen two are kept at most, of a multiple of these, and of what chooses one dim has
+    A dim of size 1 stays 1. Every other becomes the least common multiple of all the numbers of blocks into which some
+    layout splits it, times a factor of at least 2, with sizes that differ from dim to dim. Groups have two places.
+    Factors are even where pairs must stay together; an append's target is longer than its source, a context than the
+    entries whose places are counted, a table than the positions that pick its rows, what is picked from than the pick.
+    A sum that is divided by, as a norm's, has FEWEST_TERMS terms and more, and products that it adds up twice as many.
+    A padded dim stays padded. A dim has one size in all the phases in which it is not 1. Repeats run twice at most. Of
+    what is chosen two are kept at most, of a multiple of these and of twice as many, and of what chooses one dim has
     enough places on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`:
     by how much dims exceed what they must exceed, or 0.
     """
@@ -158,7 +157,7 @@ def _assign(
     true = {classes[dim]: classes[own] for dim, own in program.padding}
     values = program.table()
     pairs = {classes[d] for op in ops(program) for d in signature(op, values).even}
-    sources, least = _sources(program, classes), _least(program, classes)
+    sources, least = _sources(program, classes), _least(program, classes, ways)
     long = {c: n for c, n in ways.items() if c in _long(spmds, classes)}
     rounds, waits = _rounds(program, classes, long, sources)
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
@@ -242,10 +241,11 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
     return {name: longer_than - {name} for name, longer_than in sources.items()}
 
 
-def _least(program: Program, classes: Mapping[str, str]) -> dict[str, int]:
+def _least(program: Program, classes: Mapping[str, str], ways: Mapping[str, int]) -> dict[str, int]:
     """For each class over which a sum goes that is divided by, how large it is at the least, for FEWEST_TERMS in all.
     Where it adds up products, these are near 0 together if they have few terms, half of which an activation takes: they
-    have twice as many."""
+    have twice as many. What is chosen from, or is left of it in the groups that are kept first, has twice as many as
+    are kept: two dims of `ways` have so together."""
     values = program.table()
     sums = {op.result: op for op in ops(program) if isinstance(op, Einsum)}
     maps = {op.result: operands(op.expr) for op in ops(program) if isinstance(op, Map)}
@@ -262,6 +262,11 @@ def _least(program: Program, classes: Mapping[str, str]) -> dict[str, int]:
         for dim in over:
             each = next(n for n in range(2, terms + 1) if n ** len(over) >= terms)
             least[classes[dim]] = max(each, least.get(classes[dim], 0))
+    for one in (each for op in ops(program) if isinstance(op, Choose) for each in values[op.result].chosen):
+        match [classes[d] for d in one.over if classes[d] in ways and d not in one.groups]:
+            case [alone]:
+                entries = -(-2 * min(one.keep, MOST_KEPT) // min(one.kept_groups or 1, MOST_KEPT))
+                least[alone] = max(entries, least.get(alone, 0))
     return least
 
 

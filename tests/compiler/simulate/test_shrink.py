@@ -9,10 +9,11 @@ from helpers_exec import Build, call
 from escc.compiler.plan.pipeline import compile_phase, parse, run_check, with_pins
 from escc.compiler.simulate.shrink import Shrunken, shrink
 from escc.cost.hardware import Hardware
+from escc.ir.dataflow import ops
 from escc.ir.diagnostics import Source
 from escc.ir.expr import Context, Operand, Rotate, Size
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Iota, Kind, Repeat, Take, walk
+from escc.ir.program import Append, Carry, Choose, Iota, Kind, Repeat, Take, walk
 from escc.ir.spmd import SpmdProgram
 from escc.passes.options import Options
 
@@ -223,6 +224,35 @@ def test_one_dim_is_enough_for_all_entries_to_be_chosen_as_often() -> None:
     assert sizes["B"] % (2 * even) == 0 and sizes["L"] < 4 * even
     report = run_check(one.program, one.spmd)
     assert report.equal and report.max_error < 1e-9
+
+
+IN_GROUPS = """
+dim B = 12, E = 12, N = 8, Y = 8
+dim X = N * Y
+main(x: bf16[B,E]) {
+  param Wr: bf16[E,X]
+  s[B,X] = x[B,E] * Wr[E,X]
+  best = choose(max(s, over=Y), over=N, keep=FIRST)
+  m = choose(s, over=X, keep=KEEP, among=best)
+  y[B,X,E] = m[B,X] * x[B,E]
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize(("first", "keep"), [(1, 3), (2, 3), (4, 1)])
+def test_of_what_is_chosen_from_as_much_is_left_as_is_kept(first: int, keep: int) -> None:
+    """Where all is kept, nothing shows whether it was chosen: of single dims, of groups, and within these."""
+    alone = CHOOSING.replace("keep=2", f"keep={keep}")
+    for text in (alone, IN_GROUPS.replace("FIRST", str(first)).replace("KEEP", str(keep))):
+        program = parse(text)
+        phase = program.phases[0].name
+        one = compile_phase(program, phase, Mesh.parse("1"), Options(Hardware.load("h100")))
+        [cut] = shrink(one.program, [one.spmd]).spmds
+        sizes, kept = dict(cut.sizes), {op.result: op.keep for op in ops(cut) if isinstance(op, Choose)}
+        among = sizes.get("Y", 1) * kept["best"] if "best" in kept else sizes["X"]
+        assert among >= 2 * kept["m"]
+        assert "best" not in kept or sizes["N"] >= 2 * kept["best"]
 
 
 FROM_CONTEXT = """dim B, L, M, H = 4, Q = 8

@@ -196,9 +196,9 @@ def _unless(name: str, special: float, instead: float) -> Expr:
 
 
 def top_of(expr: Expr, masked: str) -> tuple[str, str | None] | None:
-    """What is taken from scores in exp(score - it), and the mask that this is multiplied by; None for other maps."""
+    """What is taken from scores in exp(score - it), and the mask of what is kept of it; None for other maps."""
     match expr:
-        case Call("multiply", (Operand(among), Call("exp") as power)):
+        case Call("where", (Operand(among), Call("exp") as power, Const(0))):
             found = top_of(power, masked)
             return found and (found[0], among)
         case Call("exp", (Call("subtract", (Operand(name), Call("where", (_, _, Operand(top))) as shift)),)):

@@ -60,7 +60,7 @@ def softmax(body: Body, target: str, given: Arguments) -> str:
         top = Operand(body.emit(Map(body.fresh(f"{target}.top"), Call("maximum", (top, sink))), rest, Dtype.F32))
     shift = where_equal(top, MINUS_INFINITY, Const(0.0))
     power: Expr = Call("exp", (subtract(Operand(scores), shift),))
-    power = power if among is None else multiply(among, power)  # 0 there already, and seen to be
+    power = power if among is None else where(among, power, Const(0.0))  # 0 there already, and seen to be
     exp = body.emit(Map(body.fresh(f"{target}.exp"), power), dims, dtype)
     total = Operand(body.emit(Einsum(body.fresh(f"{target}.sum"), (exp,), (dims,), rest), rest, Dtype.F32))
     if sink is not None:
@@ -164,10 +164,10 @@ def total(body: Body, target: str, given: Arguments) -> str:
 
 
 def mean(body: Body, target: str, given: Arguments) -> str:
-    """The mean over the dims `over`: a sum, then a map that divides."""
+    """The mean over the dims `over`: a sum, in f32 since 16 bits may not hold it, then a map that divides."""
     x = body.named(given.values[0], f"{target}.input")
     dtype = given.dtype or body.floating([x])
-    added = _sum(body, f"{target}.sum", (x,), given.over, dtype)
+    added = _sum(body, f"{target}.sum", (x,), given.over, Dtype.F32)
     return body.emit(Map(target, divide(Operand(added), size_expr(given.over))), body.value(added).dims, dtype)
 
 

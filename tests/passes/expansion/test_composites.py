@@ -149,6 +149,12 @@ def test_causal_softmax_masks_by_position() -> None:
         assert not found[:, query, seen:].any()
 
 
+def test_a_mask_of_scores_leaves_out_what_is_nought_in_it_and_weighs_nothing() -> None:
+    x, mask = data("B", "E"), np.resize([2.0, 0.0, 0.5, -1.0], [SIZES[d] for d in "BE"])
+    found = run("return softmax(x, over=E, among=z)", "x: f32[B,E], z: f32[B,E]", x=x, z=mask)
+    np.testing.assert_allclose(found, plain_softmax(np.where(mask, x, -np.inf)))
+
+
 def test_norms() -> None:
     x, w, b = data("B", "L", "E"), data("E", seed=1), data("E", seed=2)
     found = run("return rmsnorm(x, w, over=E)", "x: f32[B,L,E], w: f32[E]", x=x, w=w)

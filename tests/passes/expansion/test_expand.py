@@ -272,6 +272,10 @@ def test_take_and_reductions() -> None:
         "a.sum: f32[] = einsum a.input[B,E] -> []",
         "a: f32[] = map (a.sum / (#B * #E))",
     ]
+    assert main("a = mean(x, over=E)\nreturn a", inputs) == [
+        "a.sum: f32[B] = einsum x[B,E] -> [B]",  # which 16 bits might not hold
+        "a: bf16[B] = map (a.sum / #E)",
+    ]
 
 
 def test_append() -> None:

@@ -28,6 +28,14 @@ def finite(number: float | None) -> float | None:
     return number
 
 
+def positive(number: float | None) -> float | None:
+    """A finite number above 0 as it is; the callback of options that no 0 may be given. Raises BadParameter for any
+    other."""
+    if finite(number) == 0:
+        raise typer.BadParameter("It has to be more than 0.")
+    return number
+
+
 def narrow(name: str) -> Dtype:
     """A type that weights and caches may be stored in, by its name. Raises BadParameter for any other."""
     if name not in NARROW:
@@ -90,7 +98,7 @@ Price = Annotated[
         metavar="DOLLARS",
         min=0.0,
         max=MOST_PRICE,
-        callback=finite,
+        callback=positive,
         help="What a chip costs for an hour, in place of its file's.",
     ),
 ]
@@ -204,7 +212,7 @@ def chip_of(
     hardware: str, datasheet: bool, network: Convention | None, engine: str | None = None, price: float | None = None
 ) -> Hardware:
     """The chip that the options of a command name. Raises InputError as `Hardware.load` and `load_engine` do."""
-    chip = Hardware.load(hardware, datasheet).with_network(network).with_price(price or None)
+    chip = Hardware.load(hardware, datasheet).with_network(network).with_price(price)
     return chip if engine is None else chip.with_engine(load_engine(engine))
 
 

@@ -59,6 +59,7 @@ def test_force_without_a_file_to_write_is_refused(command: tuple[str, ...]) -> N
     assert found.exit_code == 1 and "`--force` writes over files, and none is written here." in found.stderr
 
 
-def test_a_price_beyond_all_prices_is_wrong_usage() -> None:
-    found = CliRunner().invoke(app, ["sweep", *ARGUMENTS["sweep"], "--price", "1e308"])
+@pytest.mark.parametrize("price", ["1e308", "0"])
+def test_what_nothing_can_cost_is_wrong_usage(price: str) -> None:
+    found = CliRunner().invoke(app, ["sweep", *ARGUMENTS["sweep"], "--price", price])
     assert found.exit_code == 2 and "Invalid value for '--price'" in found.stderr

@@ -35,7 +35,7 @@ def sweep_text(
         head = ("", *_which(sweep, records[0]))
         lines += table([(*head, *FIGURES), *rows], head.index("chips"))
         lines.append(f"  Cost is in {cost_unit(sweep)}. * None of its kind is both quicker and cheaper.")
-    lines += _proofs(records)
+    lines += _proofs(sweep, records)
     without = [record for record in records if record.latency_s is None]
     if without:
         lines += ["", f"Without a plan: {len(without)} of {len(records)} points"]
@@ -94,18 +94,29 @@ def _place(record: Record) -> str:
     return ", ".join(text for text in (record.slice, record.way) if text)
 
 
-def _proofs(records: Sequence[Record]) -> Iterator[str]:
+def _proofs(sweep: Sweep, records: Sequence[Record]) -> Iterator[str]:
     """What is proven of the points that have a plan."""
     planned = [record for record in records if record.latency_s is not None]
     open_ = [record for record in planned if record.status is not Status.OPTIMAL]
     if planned and not open_:
-        yield f"  All {len(planned)} are proven: no layouts on any slice shape of so many chips are quicker."
+        shapes = f"any slice shape of so many chips{_ways(sweep)}"
+        yield f"  All {len(planned)} are proven: no layouts on {shapes} are quicker."
     for record in open_:
         least = f"no plan takes less than {time_text(record.bound_s)}" if record.bound_s else "no bound is known"
         yield f"  Not proven: {record.point}; {least}."
     ordered = dict.fromkeys(one.slice for r in planned for one in r.tried if one.status == IN_MESH_ORDER)
     if ordered:
         yield f"  Of {', '.join(ordered)} only layouts with axes in mesh order were looked at."
+
+
+def _ways(sweep: Sweep) -> str:
+    """The ways to plan that points were looked for in, where that is not as a whole with all on the chips."""
+    stages = f" in {plural(sweep.stages, 'stage')}" if sweep.stages else " in stages or without"
+    what = "weights and caches" if sweep.offload is Offload.AUTO else sweep.offload.value
+    streams = (
+        f"with {what} streamed {plural(sweep.ahead, 'layer')} ahead or not" if sweep.offload is not Offload.NONE else ""
+    )
+    return (stages if sweep.stages is not None else "") + (f", {streams}," if streams else "")
 
 
 def _plot(sweep: Sweep, records: Sequence[Record]) -> Iterator[str]:

@@ -16,8 +16,9 @@ from escc.compiler.plan.staged import compile_staged
 from escc.compiler.plan.tries import tries
 from escc.compiler.plan.way import Offload
 from escc.compiler.sweep.grid import grid
-from escc.compiler.sweep.points import IN_MESH_ORDER, Asked, Sweep, record_of
+from escc.compiler.sweep.points import IN_MESH_ORDER, Asked, Status, Sweep, record_of
 from escc.compiler.sweep.solve import solve
+from escc.compiler.sweep.sweep_text import sweep_text
 from escc.compiler.sweep.ways import pipelined
 from escc.cost.hardware import Hardware, Host
 from escc.ir.diagnostics import InputError
@@ -73,6 +74,8 @@ def test_a_point_with_streams_is_the_plan_with_streams(model: Path) -> None:
     assert record.way == f"weights of {found.streamed} of 3 layers streamed"
     assert record_of(record.data()) == record
     assert sweep.header()["offload"] == "weights"
+    told = "so many chips, with weights streamed 1 layer ahead or not, are quicker."
+    assert told in sweep_text(sweep, [replace(record, status=Status.OPTIMAL)], None)
 
 
 def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
@@ -84,6 +87,8 @@ def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
     assert record.latency_s == pytest.approx(staged.phase_s("decode") / rounds.calls)
     assert record.tokens == 4  # all micro-batches
     assert record.way == f"2 stages along x, {rounds.micro_batches} micro-batch{'es' * (rounds.micro_batches > 1)}"
+    told = "no layouts on any slice shape of so many chips in 2 stages are quicker."
+    assert f"All 1 are proven: {told}" in sweep_text(sweep, [record], None)
     found = pipelined(staged, "decode")
     assert sum(found.spent.seconds) == pytest.approx(found.seconds)
     each = [one.prediction for stage in staged.stages for one in stage]

@@ -23,7 +23,16 @@ from ...passes.options import Options
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases, load, select_phases
-from ..plan.serving import Stream, beside_bytes, of_stream, refuse_twice, served, served_text, sized_by_stream
+from ..plan.serving import (
+    Served,
+    Stream,
+    beside_bytes,
+    of_stream,
+    refuse_twice,
+    served,
+    served_text,
+    sized_by_stream,
+)
 from ..plan.shapes import Shape, best_of, mesh_name, meshes_to_compile, ranking
 from ..plan.way import Offload, Way, ahead_of
 from ..report.compiled_model import CompiledModel, compile_model
@@ -115,8 +124,8 @@ class _Writing:
         written = write_files(self.folder, texts, self.force)
         say("".join(f"wrote {path}\n" for path in written))
 
-    def show_staged(self, pipeline: CompiledPipeline) -> None:
-        """Print or write a pipeline, after what was tried."""
+    def show_staged(self, pipeline: CompiledPipeline, told: str) -> None:
+        """Print or write a pipeline, after what was tried, and print what is `told` of it."""
         targets = late("compiler.report.staged_targets")
         staged, found = pipeline.staged, pipeline.tried
         if self.folder is not None:
@@ -125,6 +134,7 @@ class _Writing:
             say("".join(f"wrote {path}\n" for path in written))
         else:
             say(targets.staged_in_one(staged, found, self.emit, self.detail))
+        say(told)
         for n, stage in enumerate(staged.stages):
             if not stage.sound:
                 note(f"escc: internal error: stage {n + 1} does not do what the model says.")
@@ -323,8 +333,9 @@ def compile_command(
     compiled = planned(options) if stream is None else _beside_prompts(stream, options, planned)
     if compiled.choice:
         (say if emit is Emit.TEXT else note)(compiled.choice + "\n")
+    told = _told(compiled, stream) if stream is not None and emit is Emit.TEXT else ""
     if not isinstance(compiled, CompiledModel):
-        writing.show_staged(compiled)
+        writing.show_staged(compiled, told)
         return
     _remark(compiled)
     if emit is Emit.JAX:
@@ -332,8 +343,7 @@ def compile_command(
     if on_tpu:
         writing.check_on_tpu(compiled)
     writing.show(compiled, paddings)
-    if stream is not None and emit is Emit.TEXT and len(compiled.phases) > 1:
-        say("\n" + served_text(served(compiled.phases, stream), stream))
+    say(told)
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
@@ -347,18 +357,31 @@ def _beside_prompts(
     room_bytes, given = options.hardware.room_bytes, options
     for _ in range(2):
         compiled = planned(given)
-        if not isinstance(compiled, CompiledModel) or len(compiled.phases) == 1:
+        found = _served(compiled, stream)
+        if found is None or found.hbm_bytes <= room_bytes:
             return compiled
-        found = served(compiled.phases, stream)
-        if found.hbm_bytes <= room_bytes:
-            return compiled
-        less = room_bytes - beside_bytes(compiled.phases, found)
+        held_bytes = found.hbm_bytes
+        parts = (compiled.phases,) if isinstance(compiled, CompiledModel) else compiled.stages
+        less = room_bytes - beside_bytes(*parts)
         given = replace(options, capacity_bytes=min(options.capacity, less))
     raise fail(
-        f"The batch and the prompts that come in beside it take {found.hbm_bytes / 1e9:.1f} GB of a chip, "
+        f"The batch and the prompts that come in beside it take {held_bytes / 1e9:.1f} GB of a chip, "
         f"which has {room_bytes / 1e9:.1f} GB.",
         hint="serve fewer at once, or take prompts in by `--chunk`",
     )
+
+
+def _served(compiled: CompiledModel | CompiledPipeline, stream: Stream) -> Served | None:
+    """What a stream gets of a plan; None where that is of one phase."""
+    if isinstance(compiled, CompiledModel):
+        return served(compiled.phases, stream) if len(compiled.phases) > 1 else None
+    return compiled.staged.served(stream) if len(compiled.stages[0]) > 1 else None
+
+
+def _told(compiled: CompiledModel | CompiledPipeline, stream: Stream) -> str:
+    """The same as text."""
+    found = _served(compiled, stream)
+    return "" if found is None else "\n" + served_text(found, stream)
 
 
 def _made_of(file: Path, model: Program) -> WeightMap | None:

@@ -72,7 +72,7 @@ def sweep_command(
         typer.Option(help="Of a stream: what to have most, or least, of; of throughput without it."),
     ] = None,
     max_first_token: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of a stream: the longest time to the first token, `2s`.")
+        str | None, typer.Option(metavar="TIME", help="Of a stream: the longest that a first token may take, `2s`.")
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Sweep one phase only; without it, all of them.")] = None,
     hardware: opt.Chip = "tpu-v4",
@@ -133,7 +133,7 @@ def sweep_command(
     chosen = {
         name: opt.chip_of(name, datasheet, network, engine, price) for name in map(str.strip, hardware.split(","))
     }
-    same = _same_options(datasheet, network, engine, skew)
+    same = _same_options(datasheet, network, engine, price, skew)
     given = {"settings": tuple(sizes.items()), "pads": tuple(pads.items()), "hbm_fraction": hbm_fraction}
     given |= {"any_shape": any_shape, "skew": skew_of(skew)}
     if input_ is not None or output_tokens is not None:
@@ -149,7 +149,7 @@ def sweep_command(
         refuse_twice(sizes, sized_by_stream(request.program()))
         kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
-        name = next(name for name, chip in chosen.items() if chip == found[0].place.hardware)
+        name = next(name for name, chip in chosen.items() if chip.name == found[0].place.hardware.name)
         say(_of_stream(request, found, [shlex.quote(model), f"--hardware {shlex.quote(name)}", *same], emit))
         if found[0].served is None:  # the best, of places that are said to have none
             raise fail("No place serves the stream.")
@@ -261,11 +261,14 @@ def _kinds(text: str | None, option: str) -> tuple[Dtype | None, ...]:
     return tuple(None if kind is Dtype.BF16 else kind for kind in types)
 
 
-def _same_options(datasheet: bool, network: Convention | None, engine: str | None, skew: str | None) -> list[str]:
+def _same_options(
+    datasheet: bool, network: Convention | None, engine: str | None, price: float | None, skew: str | None
+) -> list[str]:
     """The options of this command that one which compiles a plan of it has to have as well."""
     parts = ["--datasheet"] if datasheet else []
     parts += [f"--network {network}"] if network is not None else []
     parts += [f"--engine {shlex.quote(engine)}"] if engine is not None else []
+    parts += [f"--price {price!r}"] if price is not None else []
     return parts + ([f"--skew {shlex.quote(skew)}"] if skew is not None else [])
 
 

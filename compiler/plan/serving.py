@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -115,9 +115,11 @@ class Stream:
         return -(-self.chunks * self.batch // self.output_tokens)
 
     def first_token_s(self, step_s: float, prefill_s: float) -> float:
-        """From a request to its first token, where nothing waits: its prompt, and the decode steps between its chunks,
-        the one that runs included."""
-        return prefill_s + -(-self.chunks // self.chunks_beside) * step_s
+        """The longest time from a request to its first token, where requests come evenly: its prompt, the decode steps
+        between its chunks, the one that runs included, and the chunks of others that are taken in before it, beside the
+        same step."""
+        others = max(0, self.chunks_beside - self.chunks)
+        return (1 + others / self.chunks) * prefill_s + -(-self.chunks // self.chunks_beside) * step_s
 
     def pause_s(self, step_s: float, prefill_s: float) -> float:
         """The longest time between two tokens of a request: a step, and the chunks beside it."""
@@ -221,9 +223,9 @@ def _decode(program: Program, dims: Serving) -> Phase:
 @dataclass(frozen=True)
 class Served:
     """What a stream gets: `token_s`, the time between the tokens of a request, of which `step_s` is a decode step and
-    the rest the prompts that come in meanwhile, `prefill_s` each; `first_token_s`: from a request to its first token,
-    where nothing waits; `pause_s`: the longest time between two tokens. `hbm_bytes`: the most that a chip holds, caches
-    of both included, filled by all that comes."""
+    the rest the prompts that come in meanwhile, `prefill_s` each; `first_token_s`: the longest time from a request to
+    its first token, where requests come evenly; `pause_s`: the longest between two tokens. `hbm_bytes`: the most that a
+    chip holds, caches of both included, filled by all that comes."""
 
     step_s: float
     prefill_s: float
@@ -243,32 +245,45 @@ class Served:
 def served(compiled: Compilation, stream: Stream) -> Served:
     """What a stream gets of a compiled program that `of_stream` gave: in steady state each decode step is accompanied
     by batch / output prompts."""
-    prefill, decode = compiled.phases
-    whole_s = compiled.price  # of all prefills, all handovers and all steps of a batch
+    step_s = compiled[1].estimate.totals().total_s
+    return served_by((compiled,), compiled.price, step_s, compiled[1].spmd.mesh.chips, stream)
+
+
+def served_by(
+    stages: Sequence[Compilation], whole_s: float, step_s: float, chips: int, stream: Stream, alone_s: float = 0.0
+) -> Served:
+    """What a stream gets of stages, or of one that is all of a program. `whole_s`: of all prefills, all handovers and
+    all steps of a batch; `alone_s`: of a prompt by itself, where that is more than its share of these."""
     token_s = whole_s / stream.output_tokens
-    step_s = decode.estimate.totals().total_s
     prefill_s = (whole_s - stream.output_tokens * step_s) / stream.batch
+    more_s = max(0.0, alone_s - prefill_s)
+    return Served(
+        step_s=step_s,
+        prefill_s=prefill_s,
+        token_s=token_s,
+        first_token_s=stream.first_token_s(step_s, prefill_s) + more_s,
+        pause_s=stream.pause_s(step_s, prefill_s) + more_s / stream.chunks,
+        tokens_per_s=stream.batch / token_s,
+        hbm_bytes=max(map(_held_bytes, stages)),
+        chips=chips,
+    )
+
+
+def _held_bytes(compiled: Compilation) -> float:
+    """The most that a chip holds of both phases."""
+    prefill, decode = compiled.phases
     held, own = decode.memory, prefill.memory
     caches = {one.value for one in stored_in(prefill.spmd.body, Kind.CACHE)}
     beside = float(own.total_bytes - own.stored_bytes) + sum(
         size for name, size in prefill.estimate.stored_bytes if name in caches
     )
-    most = float(held.stored_bytes) + max(float(held.total_bytes - held.stored_bytes), beside)
-    return Served(
-        step_s=step_s,
-        prefill_s=prefill_s,
-        token_s=token_s,
-        first_token_s=stream.first_token_s(step_s, prefill_s),
-        pause_s=stream.pause_s(step_s, prefill_s),
-        tokens_per_s=stream.batch / token_s,
-        hbm_bytes=most,
-        chips=decode.spmd.mesh.chips,
-    )
+    return float(held.stored_bytes) + max(float(held.total_bytes - held.stored_bytes), beside)
 
 
-def beside_bytes(compiled: Compilation, found: Served) -> float:
-    """What a chip holds for prompts that come in, beside the most that the batch takes by itself."""
-    return found.hbm_bytes - float(compiled[1].memory.total_bytes)
+def beside_bytes(*stages: Compilation) -> float:
+    """What a chip holds for prompts that come in, beside the most that the batch takes by itself; of stages the most
+    of any."""
+    return max(_held_bytes(one) - float(one[1].memory.total_bytes) for one in stages)
 
 
 def served_text(found: Served, stream: Stream) -> str:
@@ -276,11 +291,11 @@ def served_text(found: Served, stream: Stream) -> str:
     prompts = stream.batch / stream.output_tokens
     return (
         f"A stream of {stream.input_tokens:,} tokens in and {stream.output_tokens:,} out, {stream.batch:,} at once"
-        + (f", prompts taken in {stream.chunk:,} tokens at a time" if stream.chunk else "")
+        + (f", prompts taken in {stream.new:,} tokens at a time" if stream.chunks > 1 else "")
         + "\n"
         f"  {time_text(found.token_s)} between the tokens of a request: a step of {time_text(found.step_s)}, and "
         f"{prompts:.3g} prompts of {time_text(found.prefill_s)} beside it; {time_text(found.pause_s)} at most\n"
         f"  {count_text(found.tokens_per_s)} tokens/s in all, {count_text(found.tokens_per_s_per_user)} for each; "
-        f"the first after {time_text(found.first_token_s)}; a chip holds {found.hbm_bytes / 1e9:.1f} GB, "
+        f"the first after {time_text(found.first_token_s)} at most; a chip holds {found.hbm_bytes / 1e9:.1f} GB, "
         f"with {stream.places:,} places for each sequence\n"
     )

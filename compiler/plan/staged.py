@@ -22,7 +22,7 @@ from ..simulate.spmd_interpreter import ExecutionError
 from ..simulate.staged import check_pipeline
 from .compiled import Compilation
 from .pipeline import compile_plan
-from .serving import serving
+from .serving import Served, Stream, served_by, serving
 
 STREAMED = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
 
@@ -72,6 +72,15 @@ class Staged:
     def streamed_what(self) -> str:
         """What any stage streams, in words."""
         return streamed_what([stage[0].spmd for stage in self.stages])
+
+    def served(self, stream: Stream) -> Served:
+        """What a stream gets of a program that `of_stream` gave: a decode step takes all of the batch through the
+        stages. Prompts follow each other through them; the longest times count all stages for one of them. A chip holds
+        what those of the fullest stage do."""
+        prefill, decode = (one.phase for one in self.stages[0])
+        step_s = self.phase_s(decode) / self.rounds[decode].calls
+        alone_s = stream.chunks * math.fsum(self.stages_s(prefill))
+        return served_by(self.stages, self.plan.price, step_s, self.plan.mesh.chips, stream, alone_s)
 
     def passed_bytes(self, stage: int, phase: str) -> float:
         """What a chip of a stage hands to the next one, of a micro-batch."""

@@ -38,7 +38,7 @@ def grid(
 
     Raises InputError with all that is wrong in the lists, and where the model cannot be swept.
     """
-    chip_kinds = _comparable(hardware)
+    chip_kinds = comparable(hardware)
     for chip in chip_kinds:
         if offload is not Offload.NONE:
             host_of(chip)
@@ -82,7 +82,7 @@ def _by_context(program: Program, phases: Sequence[str], dims: Serving) -> Itera
             yield from (dim for dim in dims.new if sizes[dim] == sizes[dims.context] > 1)
 
 
-def _comparable(hardware: Sequence[Hardware]) -> tuple[Hardware, ...]:
+def comparable(hardware: Sequence[Hardware]) -> tuple[Hardware, ...]:
     """The chips of a sweep, whose costs are in one unit: without prices where one of them has none.
 
     Raises InputError where one is named twice."""

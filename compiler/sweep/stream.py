@@ -1,7 +1,11 @@
 """Streams of requests: on each slice, the batch that serves them best within what is asked for.
 
 A plan tells, by its layouts, which larger batches it would serve as well; so few batches are planned: one, the
-largest that its layouts would serve, and so on, until the next ones are planned and refused.
+largest that its layouts would serve, and so on, until the next ones are planned and refused. Smaller ones that axes
+split may give more, and are planned last.
+
+All slice shapes of so many chips count. Once one serves a batch, of the others only plans are looked for that give more
+tokens a second, first of that batch: bounds mostly show that there are none.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
@@ -21,14 +25,17 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
+from ...passes.layouts.mesh_order import FEW_AXES
+from ...passes.layouts.strategies import live_axes
 from ...passes.options import Options
-from ...passes.plan import Outcome
+from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases
 from ..plan.serving import Served, Stream, beside_bytes, of_stream, served
 from ..plan.serving import serving as dims_of
 from ..plan.shapes import mesh_name
 from ..text.processes import completed
+from .grid import comparable
 from .points import Asked
 from .solve import shapes
 
@@ -73,9 +80,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Found:
-    """The best batch of a place: what a stream gets, whether that is proven for its batch, and the batches above it
-    that were planned and do not do. `reason`: why there is none. `hbm_fraction`: of the room for a program, that each
-    phase was given by itself, so that prompts and batches fit together."""
+    """The best batch of a place: what a stream gets, whether it is proven that for its batch no layouts on any slice
+    shape are quicker, and the batches above it that were planned on its shape and do not do, or give no more. `reason`:
+    why there is none; `beyond_s`: what a token would take, where that is why. `hbm_fraction`: of the room for a
+    program, that each phase was given by itself, so that prompts and batches fit together. `ordered`: the shapes of
+    which only layouts with axes in mesh order were looked at, and nothing is proven."""
 
     place: Place
     mesh: str
@@ -84,15 +93,25 @@ class Found:
     proven: bool = False
     refused: tuple[int, ...] = ()
     reason: str | None = None
+    beyond_s: float = math.inf
     hbm_fraction: float = 1.0
+    ordered: tuple[str, ...] = ()
+
+    @property
+    def chip_s_per_million(self) -> float | None:
+        """The chip-seconds of a million tokens of output; None where nothing is served."""
+        return None if self.served is None else self.served.chips * 1e6 / self.served.tokens_per_s
 
     @property
     def dollars_per_million(self) -> float | None:
-        """What a million tokens of output cost; None where the chip has no price."""
-        price = self.place.hardware.dollars_per_chip_hour
-        if self.served is None or price is None:
-            return None
-        return price / 3600 * self.served.chips * 1e6 / self.served.tokens_per_s
+        """What a million tokens of output cost; None where nothing is served, or the chip has no price."""
+        price, chip_s = self.place.hardware.dollars_per_chip_hour, self.chip_s_per_million
+        return None if price is None or chip_s is None else price / 3600 * chip_s
+
+    @property
+    def cost(self) -> float | None:
+        """Of a million tokens of output: dollars where the chip has a price, else chip-seconds."""
+        return self.chip_s_per_million if self.dollars_per_million is None else self.dollars_per_million
 
 
 @dataclass(frozen=True)
@@ -107,12 +126,16 @@ class Request(Asked):
     batch: int | None = None
     chunk: int | None = None
 
+    def stream(self, batch: int) -> Stream:
+        """The stream, of which so many are decoded at once."""
+        return Stream(self.input_tokens, self.output_tokens, batch, self.chunk)
+
 
 def places(
     chips: Sequence[int], hardware: Sequence[Hardware], weights: Sequence[Dtype | None], caches: Sequence[Dtype | None]
 ) -> tuple[Place, ...]:
-    """All combinations."""
-    return tuple(Place(*values) for values in product(hardware, chips, weights, caches))
+    """All combinations; costs are in dollars where each chip has a price. Raises InputError as `comparable` does."""
+    return tuple(Place(*values) for values in product(comparable(hardware), chips, weights, caches))
 
 
 def serve(
@@ -125,104 +148,145 @@ def serve(
 
 def _rank(wanted: Wanted, found: Found) -> tuple[float, ...]:
     if found.served is None:
-        return (math.inf,)
+        return (math.inf, found.beyond_s)
     tie = (float(found.served.chips), found.served.token_s)
     match wanted:
         case Wanted.THROUGHPUT:
             return (-found.served.tokens_per_s, *tie)
         case Wanted.COST:
-            cost = found.dollars_per_million
-            return (found.served.chips / found.served.tokens_per_s if cost is None else cost, *tie)
+            return (found.cost or 0.0, *tie)
         case Wanted.LATENCY:
             return (found.served.token_s, *tie)
 
 
 def best_at(request: Request, place: Place) -> Found:
-    """The best batch of one place."""
+    """The best batch of one place, on the slice shape that serves it best."""
     try:
-        mesh = shapes(place.chips, place.hardware, request.any_shape)[0]
+        meshes = shapes(place.chips, place.hardware, request.any_shape)
     except InputError as error:
         return Found(place, str(place.chips), reason=error.diagnostics[0].message)
-    search = _Search(request, place, mesh)
+    program = request.program(None, place.weights, place.caches)
+    searches = [_Search(request, place, mesh, program) for mesh in meshes]
     batch = request.batch or (1 if request.wanted is Wanted.LATENCY else None)
-    return search.only(batch) if batch is not None else search.best()
+    best, search = None, searches[0]
+    waiting = list(searches)
+    while waiting:
+        one = waiting.pop(0)
+        found = one.only(batch, best) if batch is not None else one.best(best)
+        if best is None or _rank(request.wanted, found) < _rank(request.wanted, best):
+            best, search = found, one
+            if found.batch is not None:
+                # What others take for this batch is asked as well: they may take less, and are part of the proof.
+                waiting = [other for other in searches if other is not one and found.batch not in other.plans]
+    assert best is not None, "a count of chips has a shape"
+    if best.batch is None:
+        return best
+    others = [other for other in searches if other is not search]
+    ordered = tuple(mesh_name(other.mesh) for other in others if best.batch in other.ordered)
+    return replace(best, proven=best.proven and all(best.batch not in other.open for other in others), ordered=ordered)
 
 
 class _Search:
-    """Plans of one place by their batch."""
+    """Plans of one place on one slice shape, by their batch."""
 
-    def __init__(self, request: Request, place: Place, mesh: Mesh) -> None:
-        self.request, self.place, self.mesh = request, place, mesh
-        self.program = request.program(None, place.weights, place.caches)
-        capacity = request.hbm_fraction * place.hardware.room_bytes
-        self.capacity = capacity
-        self.reserved = 0.0  # bytes of a chip, for a prompt that comes in while the caches of a batch are there
-        self.plans: dict[int, tuple[Compilation, Served] | str] = {}
+    def __init__(self, request: Request, place: Place, mesh: Mesh, program: Program) -> None:
+        self.request, self.place, self.mesh, self.program = request, place, mesh, program
+        self.capacity = request.hbm_fraction * place.hardware.room_bytes
+        names = mesh.names
+        axes = (some for count in range(1, len(names) + 1) for some in combinations(names, count))
+        self.splits = sorted({mesh.size(*some) for some in axes})  # in how many parts some of the axes split a batch
+        self.rate = 0.0  # tokens a second: only plans that give more are looked for
+        self.plans: dict[int, tuple[Compilation, Served] | Cutoff | str] = {}
         self.most: dict[int, int] = {}  # by a batch, the largest that its plan would serve
         self.given: dict[int, float] = {}  # bytes of a chip that each phase of a batch's plan was given by itself
+        self.beyond: dict[int, float] = {}  # what a token takes in plans that are not within what is asked for
+        self.ordered: set[int] = set()  # batches of which only layouts with axes in mesh order were looked at
+        self.open: set[int] = set()  # others of which it is not proven that no plan is quicker than what was found
+
+    @property
+    def good(self) -> dict[int, tuple[Compilation, Served]]:
+        """The plans that will do, by their batch."""
+        return {b: found for b, found in self.plans.items() if isinstance(found, tuple)}
 
     def plan(self, batch: int) -> tuple[Compilation, Served] | None:
         """The plan of a batch that will do, None where there is none."""
         if batch not in self.plans:
             self.plans[batch] = self._planned(batch)
-        found = self.plans[batch]
-        return None if isinstance(found, str) else found
+        return self.good.get(batch)
 
-    def _planned(self, batch: int) -> tuple[Compilation, Served] | str:
-        stream = self._stream(batch)
+    def _planned(self, batch: int) -> tuple[Compilation, Served] | Cutoff | str:
+        stream = self.request.stream(batch)
         try:
             program = of_stream(self.program, stream)
-            compiled, figures = self._compiled(program, stream)
-            beside = beside_bytes(compiled, figures)
-            if figures.hbm_bytes > self.capacity and beside > self.reserved:
-                self.reserved = beside
-                compiled, figures = self._compiled(program, stream)
+            compiled, figures = self._compiled(program, stream, self.capacity)
+            beside = beside_bytes(compiled)  # a prompt comes in while the caches of the batch are there
+            if figures.hbm_bytes > self.capacity and beside > 0:
+                compiled, figures = self._compiled(program, stream, self.capacity - beside)
+        except Cutoff as beaten:
+            self._note(batch, beaten.in_mesh_order, beaten.bound >= self._below(stream) * (1 - PROVEN))
+            return beaten
         except InputError as error:
+            unproven = isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN
+            self._note(batch, unproven and len(live_axes(self.mesh)) > FEW_AXES, not unproven)
             return error.diagnostics[0].message
+        ordered = any(plan.in_mesh_order for plan in compiled.plans)
+        self._note(batch, ordered, compiled.outcome is Outcome.OPTIMAL)
         if figures.hbm_bytes > self.capacity:
             return f"The caches of both phases take {figures.hbm_bytes / 1e9:.1f} GB of a chip."
         if not self.request.limits.met_by(figures):
+            self.beyond[batch] = figures.token_s
             return (
                 f"With {batch} at once a token takes {1e3 * figures.token_s:.4g} ms and the first "
                 f"{1e3 * figures.first_token_s:.4g} ms."
             )
         return compiled, figures
 
-    def _compiled(self, program: Program, stream: Stream) -> tuple[Compilation, Served]:
-        self.given[stream.batch] = self.capacity - self.reserved
-        options = Options(self.place.hardware, capacity_bytes=self.given[stream.batch])
+    def _note(self, batch: int, ordered: bool, proven: bool) -> None:
+        """Keep what is not known of a batch."""
+        if ordered:
+            self.ordered.add(batch)
+        elif not proven:
+            self.open.add(batch)
+
+    def _below(self, stream: Stream) -> float:
+        """The seconds of all calls in which a batch gives more than what is known."""
+        return stream.batch * stream.output_tokens / self.rate if self.rate else math.inf
+
+    def _compiled(self, program: Program, stream: Stream, given: float) -> tuple[Compilation, Served]:
+        self.given[stream.batch] = given
+        options = Options(self.place.hardware, capacity_bytes=given, below=self._below(stream))
         names = [phase.name for phase in program.phases]
         compiled = compile_phases(program, names, self.mesh, options)
         return compiled, served(compiled, stream)
 
-    def _stream(self, batch: int) -> Stream:
-        return Stream(self.request.input_tokens, self.request.output_tokens, batch, self.request.chunk)
-
-    def only(self, batch: int) -> Found:
-        """What a batch gets."""
+    def only(self, batch: int, known: Found | None = None) -> Found:
+        """What a batch gets; nothing where another shape is `known` to give as much."""
+        self.rate = _tokens_per_s(known)
         found = self.plan(batch)
-        if found is None:
-            return Found(self.place, mesh_name(self.mesh), reason=str(self.plans[batch]))
-        return self._found(batch, found)
+        return self._none(batch) if found is None else self._found(batch, found)
 
-    def best(self) -> Found:
-        """The largest batch that will do; or smaller ones where they give more tokens a second."""
-        batch = self._begin()
+    def best(self, known: Found | None) -> Found:
+        """The largest batch that will do; or smaller ones where they give more tokens a second. Nothing where they give
+        no more than is `known` of another shape."""
+        self.rate = _tokens_per_s(known)
+        batch = self._begin() if known is None or known.batch is None else self._better(known.batch)
         if batch is None:
-            return self.only(1)
+            return self._none(1)
         ways = 1
         while len(self.plans) < MOST_PLANS:
-            planned = self.plan(batch)
-            assert planned is not None, "it does"
-            compiled, _ = planned
+            compiled, _ = self.good[batch]
             ways = math.lcm(ways, self._ways(compiled))
             larger = self._larger(compiled, batch)
-            tried = [larger] if larger > batch else self._following(batch, ways)
-            if not tried:
-                break
-            done = [b for b in tried if self.plan(b) is not None]
+            if larger > batch:
+                done = [larger] if self.plan(larger) is not None else []
+            else:
+                tried = self._following(batch, ways)
+                if not tried:
+                    break
+                done = self._better_of(tried)
             batch = max([batch, *done])
-        good = {b: found for b, found in self.plans.items() if not isinstance(found, str)}
+        self._better_of(sorted({batch - batch % ways for ways in self.splits} - set(self.plans) - {0}, reverse=True))
+        good = self.good
         best = max(good, key=lambda b: (good[b][1].tokens_per_s, -b))
         return self._found(best, good[best])
 
@@ -233,10 +297,29 @@ class _Search:
             batch //= 2
         return batch if self.plan(batch) is not None else None
 
+    def _better(self, known: int) -> int | None:
+        """A batch that will do, where the best that another shape serves is `known`: that, or the next that all chips
+        divide, if it gives more here. Where it does not fit here, smaller ones may give more."""
+        if self.plan(known) is None and isinstance(self.plans[known], str) and not self.good:
+            self.rate = 0.0
+            return self._begin()
+        chips = self.mesh.chips
+        return next((b for b in (known, known - known % chips + chips) if self.plan(b) is not None), None)
+
+    def _better_of(self, batches: Sequence[int]) -> list[int]:
+        """Those of some batches that will do, and give more than all before."""
+        done = []
+        for batch in batches:
+            self.rate = max(self.rate, *(figures.tokens_per_s for _, figures in self.good.values()))
+            if self.plan(batch) is not None:
+                done.append(batch)
+        return done
+
     def _following(self, batch: int, ways: int) -> list[int]:
-        """The batches above one that are planned to be sure: the next ones, and the next that `ways` divide, which may
-        be quicker than those between them, as axes do not split these."""
+        """The batches above one that are planned to be sure: the next ones, the next that `ways` divide, which may be
+        quicker than those between them, as axes do not split these, and the next that any axes of the mesh split."""
         split = [batch - batch % ways + k * ways for k in range(1, BEYOND + 1)]
+        split += [batch - batch % some + some for some in self.splits]
         return sorted({*range(batch + 1, batch + 1 + BEYOND), *split} - set(self.plans))
 
     def _larger(self, compiled: Compilation, batch: int) -> int:
@@ -273,7 +356,7 @@ class _Search:
     def _serves(self, compiled: Compilation, batch: int) -> bool:
         decode = compiled.phases[1]
         spmd = self._resized(decode.spmd, batch)
-        before = self._stream(decode_batch(decode.spmd, self.program))
+        before = self.request.stream(decode_batch(decode.spmd, self.program))
         figures = served(compiled, before)
         step_s = estimate(spmd, self.place.hardware).totals().total_s
         token_s = step_s + batch / self.request.output_tokens * figures.prefill_s
@@ -282,7 +365,7 @@ class _Search:
         larger = replace(
             figures,
             token_s=token_s,
-            first_token_s=self._stream(batch).first_token_s(step_s, figures.prefill_s),
+            first_token_s=self.request.stream(batch).first_token_s(step_s, figures.prefill_s),
             hbm_bytes=figures.hbm_bytes + more,
         )
         return larger.hbm_bytes <= self.capacity and self.request.limits.met_by(larger)
@@ -304,12 +387,22 @@ class _Search:
         dim = dims_of(self.program).batch
         return replace(spmd, sizes=tuple((d, batch if d == dim else size) for d, size in spmd.sizes))
 
+    def _none(self, batch: int) -> Found:
+        """That there is nothing, for what was said of a batch."""
+        said = self.plans.get(batch)
+        reason = said if isinstance(said, str) else "Another slice shape gives as many tokens a second."
+        return Found(self.place, mesh_name(self.mesh), reason=reason, beyond_s=self.beyond.get(batch, math.inf))
+
     def _found(self, batch: int, found: tuple[Compilation, Served]) -> Found:
         compiled, figures = found
-        refused = tuple(sorted(b for b, one in self.plans.items() if b > batch and isinstance(one, str)))
+        refused = tuple(sorted(b for b in self.plans if b > batch and b not in self.good))
         proven = compiled.outcome is Outcome.OPTIMAL
         share = self.given[batch] / self.place.hardware.room_bytes
         return Found(self.place, mesh_name(self.mesh), batch, figures, proven, refused, hbm_fraction=share)
+
+
+def _tokens_per_s(known: Found | None) -> float:
+    return 0.0 if known is None or known.served is None else known.served.tokens_per_s
 
 
 def decode_batch(spmd: SpmdProgram, program: Program) -> int:

@@ -10,7 +10,7 @@ from ..text.terminal import count_text, table, time_text
 from .stream import Found, Limits, Request, Wanted
 
 HEAD = ("", "hardware", "chips", "slice", "weights", "caches", "batch")
-FIGURES = ("a token", "first token", "tokens/s", "each", "HBM", "dollars/M", "proven")
+FIGURES = ("a token", "first token", "tokens/s", "each", "HBM")
 LEFT = 2
 BEST = {Wanted.THROUGHPUT: "Most tokens a second", Wanted.COST: "Cheapest", Wanted.LATENCY: "Quickest"}
 
@@ -18,14 +18,16 @@ BEST = {Wanted.THROUGHPUT: "Most tokens a second", Wanted.COST: "Cheapest", Want
 def stream_text(request: Request, found: Sequence[Found], options: str) -> str:
     """The places, best first, and the answer; `options`: those of the command that are the same in the one that
     compiles it."""
+    stream = request.stream(1)
     lines = [
         f"{request.program().name}: a stream of {request.input_tokens:,} tokens in and {request.output_tokens:,} out"
-        + (f", taken in {request.chunk:,} at a time" if request.chunk else "")
+        + (f", taken in {stream.new:,} at a time" if stream.chunks > 1 else "")
         + _limits(request.limits)
     ]
     rows = [_row(one, k == 0) for k, one in enumerate(found) if one.served is not None]
     if rows:
-        lines += table([(*HEAD, *FIGURES), *rows], LEFT)
+        unit = "chip-s/M" if found[0].dollars_per_million is None else "dollars/M"
+        lines += table([(*HEAD, *FIGURES, unit, "proven"), *rows], LEFT)
     lines += [f"  {_where(one)}: no plan; {one.reason}" for one in found if one.served is None]
     best = found[0]
     if best.served is None:
@@ -36,9 +38,12 @@ def stream_text(request: Request, found: Sequence[Found], options: str) -> str:
         f"{(best.batch or 0) / request.output_tokens:.3g} prompts of {time_text(best.served.prefill_s)} beside it; "
         f"{time_text(best.served.pause_s)} at most"
     )
+    if best.ordered:
+        lines.append(f"  of {', '.join(best.ordered)} only layouts with axes in mesh order were looked at")
     if best.refused and request.batch is None:
         refused = ", ".join(map(str, best.refused))
-        lines.append(f"  planned as well, and beyond what is asked for or what fits: batches of {refused}")
+        beyond = "beyond what is asked for or what fits, or giving no more"
+        lines.append(f"  planned on this slice as well, and {beyond}: batches of {refused}")
     lines += ["", "Its layouts, or with `--emit jax` its program:", f"  {command(request, best, options)}"]
     return "\n".join(lines) + "\n"
 
@@ -60,8 +65,8 @@ def _where(found: Found) -> str:
 
 
 def _row(found: Found, best: bool) -> tuple[str, ...]:
-    place, served, cost = found.place, found.served, found.dollars_per_million
-    assert served is not None, "rows are of places that serve"
+    place, served, cost = found.place, found.served, found.cost
+    assert served is not None and cost is not None, "rows are of places that serve"
     return (
         "*" if best else "",
         place.hardware.chip,
@@ -75,7 +80,7 @@ def _row(found: Found, best: bool) -> tuple[str, ...]:
         count_text(served.tokens_per_s),
         count_text(served.tokens_per_s_per_user),
         f"{served.hbm_bytes / place.hardware.hbm_bytes:.0%}",
-        "-" if cost is None else count_text(cost),
+        count_text(cost),
         "yes" if found.proven else "no",
     )
 
@@ -118,6 +123,7 @@ def stream_data(request: Request, found: Sequence[Found]) -> dict[str, object]:
                 "proven": one.proven,
                 "refused": list(one.refused),
                 "served": None if one.served is None else asdict(one.served),
+                "chip_s_per_million": one.chip_s_per_million,
                 "dollars_per_million": one.dollars_per_million,
                 "reason": one.reason,
             }

@@ -7,6 +7,8 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,18 +16,22 @@ from typer.testing import CliRunner, Result
 from escc.compiler.commands.main import app
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases, parse, program_of
-from escc.compiler.plan.serving import Stream, of_stream, served
+from escc.compiler.plan.serving import Served, Stream, of_stream, served, served_text
+from escc.compiler.plan.staged import compile_staged
 from escc.compiler.report.explain import explain_phase
 from escc.compiler.sweep import stream as searched
 from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
+from escc.compiler.sweep.stream_text import stream_text
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware, load_engine
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
+from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
 from escc.passes.options import Options
+from escc.passes.plan import Outcome
 
 TEXT = """model "small"
 dim B, L, M
@@ -57,7 +63,9 @@ phase decode  { B = 4, L = 1, M = 64 }
 """
 SOURCE = Source("small.esti", TEXT.replace("param table: bf16[32000,E]\n", ""))
 PROGRAM = program_of(SOURCE)
+TWO_HEADS = Source("two_heads.esti", SOURCE.text.replace("H = 16", "H = 2"))
 H100 = Hardware.load("h100").with_engine(load_engine("vllm"))
+H100_BARE = Hardware.load("h100")
 SMALL = replace(H100, hbm_bytes=2.5e9)  # so that memory binds
 
 
@@ -67,6 +75,17 @@ def at(batch: int, hardware: Hardware = H100) -> tuple[float, float]:
     options = Options(hardware)
     found = served(compile_phases(of_stream(PROGRAM, stream), ["prefill", "decode"], Mesh.parse("2"), options), stream)
     return found.token_s, found.first_token_s
+
+
+def one_head() -> Source:
+    """The model with one head of keys, which no axis splits: caches are split by sequences."""
+    heads = [("param Wq, Wk, Wv: bf16[E,H,Q]", "param Wq: bf16[E,H,Q]\n  param Wk, Wv: bf16[E,Q]")]
+    heads += [(f"{name}[{dims},H,Q]", f"{name}[{dims},Q]") for name, dims in (("Wk", "E"), ("Wv", "E"))]
+    heads += [(f"{name}[{dims},H,Q]", f"{name}[{dims},Q]") for name, dims in (("k", "B,L"), ("v", "B,L"))]
+    text = SOURCE.text.replace("[B,M,H,Q]", "[B,M,Q]")
+    for before, after in heads:
+        text = text.replace(before, after)
+    return Source("one_head.esti", text)
 
 
 def request(limits: Limits, wanted: Wanted = Wanted.THROUGHPUT, batch: int | None = None) -> Request:
@@ -122,6 +141,43 @@ def test_prompts_in_chunks_by_hand() -> None:
     phases = compile_phases(of_stream(PROGRAM, stream), ["prefill", "decode"], Mesh.parse("2"), Options(H100))
     whole = served(phases, stream)
     assert whole.pause_s == pytest.approx(whole.step_s + whole.prefill_s)
+    assert "taken in 300 tokens at a time" in served_text(found, replace(stream, chunk=300))
+    assert "at a time" not in served_text(whole, replace(stream, chunk=5000)), "a prompt has no more than 2,000"
+
+
+@pytest.mark.parametrize(
+    ("stream", "first_token_s"),
+    [
+        (Stream(2000, 500, 500), 5.0 + 1.4),  # its prompt alone beside the step
+        (Stream(2000, 500, 501), 5.0 + 2 * 1.4),  # another one before it, beside some steps
+        (Stream(2000, 500, 2000), 5.0 + 4 * 1.4),
+        (Stream(2000, 500, 500, chunk=300), 5.0 + 1.4),  # all of its seven chunks
+        (Stream(2000, 500, 650, chunk=300), 5.0 + 1.4 + 3 * 0.2),  # and three of others, of the ten beside some steps
+    ],
+)
+def test_the_first_token_waits_for_the_prompts_of_others(stream: Stream, first_token_s: float) -> None:
+    assert stream.first_token_s(5.0, 1.4) == pytest.approx(first_token_s)
+
+
+def test_all_slice_shapes_count() -> None:
+    """Two heads are split by one of two axes; what one axis does not serve in time is served all the same."""
+    one_axis, two_axes = (compiled_on(mesh).token_s for mesh in ("4", "2x2"))
+    assert two_axes < 0.99 * one_axis
+    [place] = places([4], [H100], [None], [None])
+    asked = Request(2000, 500, Limits(), Wanted.THROUGHPUT, 6, source=TWO_HEADS)
+    for limit_s in (None, (one_axis + two_axes) / 2):
+        found = best_at(replace(asked, limits=Limits(limit_s)), place)
+        assert found.mesh == "2x2" and found.proven and found.served is not None
+        assert found.served.token_s == pytest.approx(two_axes, rel=1e-9)
+    refused = best_at(replace(asked, limits=Limits(two_axes / 2)), place)
+    assert f"a token takes {1e3 * two_axes:.4g} ms" in str(refused.reason)
+
+
+def compiled_on(mesh: str) -> Served:
+    """What six sequences of the model with two heads get on four chips."""
+    stream = Stream(2000, 500, 6)
+    program = of_stream(program_of(TWO_HEADS), stream)
+    return served(compile_phases(program, ["prefill", "decode"], Mesh.parse(mesh), Options(H100)), stream)
 
 
 def test_the_best_batch_is_the_largest_within_the_limit() -> None:
@@ -137,13 +193,7 @@ def test_the_best_batch_is_the_largest_within_the_limit() -> None:
 
 def test_the_best_batch_is_one_that_axes_split() -> None:
     """With one head of keys that no axis splits, caches are split by sequences, and only multiples of 4 are quick."""
-    heads = [("param Wq, Wk, Wv: bf16[E,H,Q]", "param Wq: bf16[E,H,Q]\n  param Wk, Wv: bf16[E,Q]")]
-    heads += [(f"{name}[{dims},H,Q]", f"{name}[{dims},Q]") for name, dims in (("Wk", "E"), ("Wv", "E"))]
-    heads += [(f"{name}[{dims},H,Q]", f"{name}[{dims},Q]") for name, dims in (("k", "B,L"), ("v", "B,L"))]
-    text = SOURCE.text.replace("[B,M,H,Q]", "[B,M,Q]")
-    for before, after in heads:
-        text = text.replace(before, after)
-    source = Source("one_head.esti", text)
+    source = one_head()
     [place] = places([4], [H100], [None], [None])
     given = best_at(Request(2000, 500, Limits(), Wanted.THROUGHPUT, 452, source=source), place)
     assert given.served is not None
@@ -151,6 +201,41 @@ def test_the_best_batch_is_one_that_axes_split() -> None:
     found = best_at(Request(2000, 500, limits, Wanted.THROUGHPUT, source=source), place)
     assert found.batch == 452
     assert set(found.refused) >= {453, 454, 456, 460}, "the next multiples are planned, to be sure"
+
+
+def test_smaller_batches_that_axes_split_may_give_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """187 fit at most, of which two chips split no half."""
+
+    def planned(search: Any, batch: int) -> object:
+        search.given[batch] = search.capacity
+        rate = batch * (1.0 if batch % 2 == 0 else 0.9)
+        figures = Served(1.0, 0.0, 1.0, 1.0, 1.0, rate, 0.0, 2)
+        return (SimpleNamespace(outcome=Outcome.OPTIMAL), figures) if batch < 188 else "It does not fit."
+
+    monkeypatch.setattr(searched._Search, "_planned", planned)
+    monkeypatch.setattr(searched._Search, "_ways", lambda search, compiled: 1)
+    monkeypatch.setattr(searched._Search, "_larger", lambda search, compiled, batch: max(187, batch))
+    found = best_at(request(Limits()), places([2], [H100], [None], [None])[0])
+    assert found.batch == 186 and found.refused == (188, 189)
+
+
+def test_room_for_prompts_is_kept_for_the_batches_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, float]] = []
+
+    def compiled(program: Program, phases: object, mesh: object, options: Options) -> object:
+        given.append((dict(program.phases[1].sizes)["B"], options.capacity))
+        return SimpleNamespace(plans=(), outcome=Outcome.OPTIMAL)
+
+    def figures(compiled: object, stream: Stream) -> Served:
+        full = given[-1] == (8, H100.room_bytes)
+        return Served(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2 * H100.hbm_bytes if full else 0.0, 2)
+
+    monkeypatch.setattr(searched, "compile_phases", compiled)
+    monkeypatch.setattr(searched, "served", figures)
+    monkeypatch.setattr(searched, "beside_bytes", lambda compiled: 1e9)
+    search = searched._Search(request(Limits()), places([2], [H100], [None], [None])[0], Mesh.parse("2"), PROGRAM)
+    assert search.plan(8) is not None and search.plan(4) is not None
+    assert given == [(8, H100.room_bytes), (8, H100.room_bytes - 1e9), (4, H100.room_bytes)]
 
 
 def test_a_batch_of_thousands_is_found_with_few_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +282,7 @@ def test_plans_say_at_what_context_they_are_timed(tmp_path: Path) -> None:
     argv = ["compile", str(model), "--hardware", "h100", "--input", "20", "--output", "10", "--batch", "4"]
     staged = CliRunner().invoke(app, [*argv, "--chips", "stage=2", "--stages", "2"])
     assert "  decode is timed at the mean M of 25, with places for 30\n" in staged.stdout
+    assert "\nA stream of 20 tokens in and 10 out, 4 at once\n" in staged.stdout
     alone = CliRunner().invoke(app, [*argv, "--chips", "x=1", "--phase", "decode", "--emit", "json"])
     found = json.loads(alone.stdout)
     assert found["sizes"]["M"] == 30 and found["mean_sizes"] == {"M": 25}
@@ -216,6 +302,17 @@ def test_compile_keeps_room_for_prompts_beside_the_batch(tmp_path: Path) -> None
     [held] = re.findall(r"a chip holds (\S+) GB, with 2,500 places for each sequence", text.stdout)
     refused = compiled(1e9 * float(held) - 6e7)  # the prompt takes 131 MB of it
     assert refused.exit_code == 1 and "GB" in refused.stderr
+    stream = Stream(2000, 500, 8)
+    staged = compile_staged(of_stream(PROGRAM, stream), ["prefill", "decode"], Mesh.parse("2"), "x", Options(H100_BARE))
+    most = staged.served(stream)
+    alone = max(float(stage[1].memory.total_bytes) for stage in staged.stages)
+    assert most.hbm_bytes > alone + 2 * 4 * 2000 * 16 * 128 * 2, "the caches of a prompt of four layers are there, too"
+    assert most.token_s == pytest.approx(staged.plan.price / 500)
+    assert most.first_token_s == pytest.approx(most.step_s + sum(staged.stages_s("prefill")))
+    argv[3] = "x=2"
+    argv += ["--stages", "2"]
+    assert compiled(most.hbm_bytes + 1e6).exit_code == 0
+    assert compiled((most.hbm_bytes + alone) / 2).exit_code == 1
 
 
 def test_what_is_given_to_each_phase_is_a_share_of_the_room_for_a_program() -> None:
@@ -243,6 +340,18 @@ def test_places_are_ranked_by_what_is_wanted() -> None:
     assert costs == sorted(costs)  # type: ignore[type-var]
     assert quick[0].batch == 1 and quick[0].served is not None
     assert quick[0].served.token_s == min(one.served.token_s for one in quick if one.served)
+
+
+def test_costs_are_compared_in_one_unit() -> None:
+    """A chip without a price is no cheaper for that its chip-seconds are fewer than another's dollars."""
+    slow = replace(H100, name="slow", hbm_bytes_per_s=H100.hbm_bytes_per_s / 4, dollars_per_chip_hour=None)
+    cheap = serve(request(Limits(), Wanted.COST, batch=2), places([1], [slow, H100], [None], [None]), jobs=1)
+    assert [one.place.hardware.name for one in cheap] == [H100.name, "slow"]
+    assert [one.cost for one in cheap] == [one.chip_s_per_million for one in cheap]
+    told = stream_text(request(Limits(), Wanted.COST, batch=2), cheap, "")
+    assert "chip-s/M" in told and "dollars" not in told
+    with pytest.raises(InputError, match="names h100-measured twice"):
+        places([1], [H100, H100], [None], [None])
 
 
 def test_a_model_without_caches_serves_no_stream() -> None:
@@ -281,6 +390,7 @@ def test_counts_of_a_stream_have_the_limit_of_sizes(command: str, option: str) -
 def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None:
     argv = ["sweep", "llama-3-8b", "--chips", "1", "--hardware", "h100", "--engine", "vllm", "--input", "500"]
     argv += ["--output", "100", "--batch", "8", "--set", "E=2048", "--pad", "V=131072", "--chunk", "256"]
+    argv += ["--price", "2.5"]
     text = CliRunner().invoke(app, argv)
     assert text.exit_code == 0, text.output
     data = json.loads(CliRunner().invoke(app, [*argv, "--emit", "json"]).stdout)
@@ -289,6 +399,7 @@ def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None
     compiled = CliRunner().invoke(app, command.split()[1:])
     assert compiled.exit_code == 0, compiled.output
     assert f"{1e3 * token_s:.4g} ms between the tokens" in compiled.stdout
+    assert "dollars at 2.5 an hour for a chip" in compiled.stdout
 
 
 @pytest.mark.parametrize(

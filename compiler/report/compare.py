@@ -217,9 +217,45 @@ def _only(estimate: SymbolicEstimate, over: str) -> Expr:
 
 
 def crossovers(first: Expr, second: Expr, over: Symbol) -> tuple[Expr, ...]:
-    """The positive values of `over` at which two costs are equal; none where they are always so."""
-    found = (sympy.simplify(p) for p in sympy.solve(sympy.numer(sympy.together(first - second)), over))
+    """The positive values of `over` at which two costs are equal; none where they are always so. What is the least or
+    the largest of some, as of two protocols of a collective, depends on nothing but `over`."""
+    difference = first - second
+    chosen = difference.atoms(sympy.Min, sympy.Max)
+    if not chosen:
+        return _roots(difference, over)
+    pairs = (pair for one in chosen for pair in combinations(one.args, 2))
+    edges = sorted({point for a, b in pairs for point in crossovers(a, b, over)})
+    found = set()
+    for start, end in _between(edges):
+        piece = _piece(difference, over, _inside(start, end))
+        found |= {p for p in _roots(piece, over) if start <= p and (end is None or p <= end)}
+    return tuple(sorted(found))
+
+
+def _roots(difference: Expr, over: Symbol) -> tuple[Expr, ...]:
+    """The positive values of `over` at which a difference of two costs is 0; none where it always is."""
+    found = (sympy.simplify(p) for p in sympy.solve(sympy.numer(sympy.together(difference)), over))
     return tuple(p for p in found if p.is_positive is not False)
+
+
+def _piece(formula: Expr, over: Symbol, at: Expr) -> Expr:
+    """A formula with each least or largest of some as the one that it is around a point."""
+    many = formula.atoms(sympy.Min, sympy.Max)
+    outer = [one for one in many if not any(one is not other and other.has(one) for other in many)]
+    taken = {}
+    for one in outer:
+        here = one.subs(over, at)
+        taken[one] = _piece(next(each for each in one.args if each.subs(over, at) == here), over, at)
+    return formula.xreplace(taken)
+
+
+def _between(points: Sequence[Expr]) -> list[tuple[Expr, Expr | None]]:
+    """What lies between some points in turn, from 0 on; None is no end."""
+    return list(zip([sympy.Integer(0), *points], [*points, None], strict=True))
+
+
+def _inside(start: Expr, end: Expr | None) -> Expr:
+    return start + 1 if end is None else (start + end) / 2
 
 
 def cheapest(costs: Mapping[str, Expr], over: Symbol) -> tuple[Turn, ...]:
@@ -229,9 +265,8 @@ def cheapest(costs: Mapping[str, Expr], over: Symbol) -> tuple[Turn, ...]:
     """
     points = sorted({p for a, b in combinations(costs.values(), 2) for p in crossovers(a, b, over)})
     out: list[Turn] = []
-    for start, end in zip([sympy.Integer(0), *points], [*points, None], strict=True):
-        inside = start + 1 if end is None else (start + end) / 2
-        here = {name: cost.subs(over, inside) for name, cost in costs.items()}
+    for start, end in _between(points):
+        here = {name: cost.subs(over, _inside(start, end)) for name, cost in costs.items()}
         name = min(here, key=lambda n: here[n])
         if not out or out[-1].name != name:
             out.append(Turn(float(start), name))

@@ -252,6 +252,17 @@ def test_only_positive_sizes_count() -> None:
     assert crossovers(size**2, sympy.Integer(4), size) == (2,)
 
 
+def test_costs_of_two_protocols_cross_where_the_quicker_ones_do() -> None:
+    """Each is the quickest of some, one of these the slower of two more; what is the same for a while crosses where it
+    parts."""
+    first = sympy.Min(3 * B, B + 4, evaluate=False)
+    second = sympy.Min(4 * B, sympy.Max(B + 3, 2 * B, evaluate=False), 2 * B + 5, evaluate=False)
+    assert crossovers(first, second, B) == (Rational(3, 2), 4)
+    assert cheapest({"a": first, "b": second}, B) == (Turn(0, "a"), Turn(1.5, "b"), Turn(4, "a"))
+    assert crossovers(sympy.Min(B, 4), sympy.Min(B, 6), B) == (4,)
+    assert cheapest({"a": sympy.Min(B, 6), "b": sympy.Min(B, 4)}, B) == (Turn(0, "a"), Turn(4, "b"))
+
+
 def test_equal_costs_do_not_cross() -> None:
     assert crossovers(B * E, E * B, B) == ()
     assert cheapest({"a": 2 * B, "b": 2 * B}, B) == (Turn(0, "a"),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated
@@ -33,6 +33,7 @@ from ..plan.way import Offload, Way, ahead_of
 from ..report.compiled_model import compile_model
 from ..report.compiled_pipeline import CompiledPipeline
 from ..report.staged_text import pipeline_check_text, tries_text
+from ..report.text import HEADING
 from ..text.arguments import capacity_of
 from ..text.files import path_of
 from ..text.terminal import complain, say, time_text
@@ -103,11 +104,13 @@ def check_command(
         (require_tpu_compiler if backend is Backend.TPU else require_jax)()
     wanted = opt.stages_of(stages, micro_batches)
     source = read_model(path_of(file))
-    if SHARDED.match(source.text):
+    if any(True for _ in _programs(source)):
         if chips is not None:
             raise fail("The text is a sharded program, which has its mesh.", hint="leave out `--chips` and `--backend`")
         _refuse_given(context, OF_MODEL, "is of a model, and the text is a sharded program", "leave it out")
-        say(f"ok: {_sharded(source, opt.chip_of(hardware, datasheet, network, engine))}\n")
+        chip = opt.chip_of(hardware, datasheet, network, engine)
+        for one in _programs(source):
+            say(f"ok: {_sharded(one, chip)}\n")
         return
     if chips is None:
         _refuse_given(context, OF_PLAN, "is of a plan", "which `--chips` and `--backend` ask for")
@@ -171,6 +174,26 @@ def _refuse_wrong(found: CompiledPipeline, say: Callable[[str], None]) -> None:
 
 
 SHARDED = re.compile(r'(\s|#.*\n)*sharded +"')  # how the text of a sharded program begins, and no model
+
+
+def _programs(source: Source) -> Iterator[Source]:
+    """The sharded programs of a text: itself, or those in what `compile --verbose` prints, on the lines where they
+    stand; none of a model."""
+    if SHARDED.match(source.text):
+        yield source
+        return
+    lines = source.text.split("\n")
+    headed, begun, ends = False, None, False
+    for n, line in enumerate(lines):
+        headed = headed or line.startswith(f"{HEADING},")
+        if headed and begun is None and SHARDED.match(line):
+            begun = n
+        ends = begun is not None and (ends or line.startswith("return"))
+        if ends and not line.endswith(","):  # what is returned may take several lines
+            yield Source(source.name, "\n" * (begun or 0) + "\n".join(lines[begun : n + 1]))
+            headed, begun, ends = False, None, False
+    if begun is not None:
+        yield Source(source.name, "\n" * begun + "\n".join(lines[begun:]))
 
 
 def _sharded(source: Source, chip: Hardware) -> str:

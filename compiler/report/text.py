@@ -179,8 +179,11 @@ def block_text(block: Block) -> str:
     return f"scores of {block.name}, in blocks of {sides}: {sizes}"
 
 
+HEADING = "Sharded program"  # before what `escc check` reads
+
+
 def _program(compiled: CompiledPhase, detail: Detail) -> Iterator[str]:
-    yield "Sharded program, on the right the MB that a chip sends and the time, for one execution"
+    yield f"{HEADING}, on the right the MB that a chip sends and the time, for one execution"
     if compiled.estimate.loops:
         yield "A step marked by `~` runs in one loop with the step before it; beside the first, what that hides"
     yield ""

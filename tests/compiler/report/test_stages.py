@@ -8,9 +8,11 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+import escc
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load, parse
 from escc.compiler.report.stages import Stage, stage_text
+from escc.compiler.report.text import HEADING
 from escc.compiler.text.terminal import time_text
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
@@ -103,3 +105,20 @@ phase decode { B = 8, L = 1, M = 16 }
 def test_both_phases_are_shown() -> None:
     text = stage_text(Stage.CHOOSE, parse(TWO), ["prefill", "decode"], Mesh.parse("2x2"), OPTIONS)
     assert "phase prefill\n" in text and "phase decode\n" in text and "handover prefill to decode" in text
+
+
+def test_what_compile_prints_is_checked(tmp_path: Path) -> None:
+    """Each of its programs, on the lines where it stands."""
+    printed, file = str(escc.compile(parse(TWO), "2").report("verbose")), tmp_path / "printed.txt"
+
+    def checked(text: str) -> Result:
+        file.write_text(text)
+        return CliRunner().invoke(app, ["check", str(file)])
+
+    done = checked(printed)
+    assert done.exit_code == 0, done.output
+    assert [line.split(",")[1] for line in done.output.splitlines()] == [" phase prefill", " phase decode"]
+    assert checked(printed.split(HEADING)[1]).exit_code == 1, "a printout without its heading is none"
+    before, last = printed.rsplit("bf16", 1)
+    assert f"{file}:{before.count(chr(10)) + 1}:" in checked(f"{before}bf15{last}").output
+    assert checked(printed[: printed.rindex("return")]).exit_code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
 import subprocess
@@ -118,7 +119,10 @@ def test_stages_and_streams_are_options_of_compile(tmp_path: Path) -> None:
     assert [one.explanation.phase for stage in explained.stages for one in stage] == ["decode"] * 2
     assert str(explained).startswith('Formulas of the pipeline of "tiny"')
     alone = escc.compile(model, "1", "h100", phases="decode", stages=1)
-    assert isinstance(alone, escc.CompiledModel)
+    assert isinstance(alone, escc.CompiledModel) and alone.outcome == "optimal"
+    slow = replace(alone, tried=(replace(alone.tried[0], bound=alone.tried[0].price / 2),))
+    assert slow.outcome == "feasible", "what is proven is proven of all that was tried"
+    assert json.loads(slow.emit("json"))["tried"][0]["bound_s"] == slow.tried[0].bound
     assert isinstance(escc.explain(model, "1", "h100", phases="decode", stages=1), tuple)
     with pytest.raises(escc.InputError, match="`ahead` is of streams from the host"):
         escc.compile(model, "1", "h100", phases="decode", ahead=1)
@@ -138,6 +142,10 @@ def test_stages_and_streams_are_options_of_compile(tmp_path: Path) -> None:
     assert streamed.offloaded is not None and 0 < streamed.offloaded.streamed <= streamed.offloaded.layers
     assert str(streamed).startswith("Streams: ")
     assert streamed.seconds == pytest.approx(streamed.offloaded.price)
+    slow = replace(streamed, offloaded=replace(streamed.offloaded, bound=streamed.offloaded.price / 2))
+    assert (slow.outcome, slow.phases.outcome) == ("feasible", "optimal"), "waiting counts"
+    said = json.loads(slow.emit("json"))["offload"]
+    assert said["status"] == "feasible" and 2 * said["bound_s"] == said["objective_s"] == slow.offloaded.price
 
 
 def test_formulas_are_explained() -> None:

@@ -202,7 +202,8 @@ Ahead = Annotated[
 MostSequences = Annotated[
     bool,
     typer.Option(
-        "--best-batch", help="With `--offload` or `--stages`: the batch of most sequences a second, of those that fit."
+        "--best-batch",
+        help="With streams or `--stages`: the batch of most sequences a second, of those that fit.",
     ),
 ]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of; memory: what a chip stores.")]

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -23,7 +24,7 @@ from ...ir.program import Kind, Program, stored_in
 from ...ir.streams import copies_held
 from ...passes.choose import choose
 from ...passes.options import Options
-from ...passes.plan import Cutoff, Objective, relative_gap
+from ...passes.plan import Cutoff, Objective, Outcome, relative_gap
 from ...passes.stages.divide import layers_of, without_layers
 from ...passes.stages.plan_stages import MOST_LEFT, STREAMED_NEAR
 from ...passes.stages.streaming import choose_streaming, least_mean_s
@@ -53,8 +54,8 @@ FAMILIES: dict[Offload, tuple[frozenset[Kind], ...]] = {
 @dataclass(frozen=True)
 class Offloaded:
     """A compilation in which `streamed` of `layers` come from the host, of the `kinds` of tensors; `ahead`: how many
-    before they are needed. `bound`: what every plan with such streams takes at the least, in the terms of its price.
-    `placed`: tensors that a person placed there."""
+    before they are needed. `bound`: what every plan takes at the least that streams whole layers of what it might, in
+    the terms of its price. `placed`: tensors that a person placed there."""
 
     compiled: Compilation
     kinds: frozenset[Kind]
@@ -73,6 +74,11 @@ class Offloaded:
     def gap(self) -> float:
         """How far the price may lie above the optimum, relative to the price."""
         return relative_gap(self.price, self.bound)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it is proven the quickest of all that stream whole layers."""
+        return Outcome.of(self.gap)
 
     @property
     def what(self) -> str:
@@ -385,8 +391,10 @@ def on_meshes(
             sized: Program, below: float, mesh: Mesh = mesh, effort: float = options.settings.effort * OF_MANY
         ) -> tuple[Offloaded, float]:
             own = replace(options, settings=replace(options.settings, effort=effort))
-            one = compile_offloaded(sized, phases, mesh, own, offload, ahead, below)
-            return one, one.price
+            calls = calls_of(sized, phases)
+            with cut_off_by(calls):
+                one = compile_offloaded(sized, phases, mesh, own, offload, ahead, below / calls)
+            return one, one.price * calls
 
         try:
             if best_batch:
@@ -402,6 +410,20 @@ def on_meshes(
     if not found:
         raise refused[0]
     return max(found, key=lambda tried: tried[0].sequences_per_s)
+
+
+def calls_of(program: Program, phases: Sequence[str]) -> int:
+    """How often what a compilation of some phases takes counts for one batch: that of one phase is of one call."""
+    return 1 if len(phases) > 1 else program.phase(phases[0]).calls
+
+
+@contextmanager
+def cut_off_by(calls: int) -> Iterator[None]:
+    """What is planned inside is of one of so many calls: a Cutoff that it raises is passed on as that of all."""
+    try:
+        yield
+    except Cutoff as cut:
+        raise Cutoff(cut.bound * calls, cut.in_mesh_order) from cut
 
 
 def _batch(program: Program, phases: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from ...passes.task import alike_axes
 from .compiled import Compilation
-from .offload import OF_MANY, Batched, compile_offloaded, most_sequences, of_batch
+from .offload import OF_MANY, Batched, calls_of, compile_offloaded, cut_off_by, most_sequences, of_batch
 from .pipeline import compile_phases, with_runs
 from .staged import Staged, compile_staged
 from .staged_offload import compile_streamed_stages
@@ -132,15 +132,18 @@ def _unstaged(
     ahead: int,
     below: float,
 ) -> Try:
-    """A mesh without stages. Raises InputError where there is no plan, Cutoff where all take `below` at the least."""
-    one_s = below if len(phases) > 1 else below / program.phase(phases[0]).calls
-    if offload is Offload.NONE:
-        whole = compile_phases(program, phases, mesh, replace(options, below=one_s), run)
-        price = whole.price * _calls(whole)
-        return Try(mesh, None, whole, price, price * whole.plans[0].least / whole.plans[0].price)
-    streamed = compile_offloaded(program, phases, mesh, options, offload, ahead, one_s)
+    """A mesh without stages. Raises InputError where there is no plan, Cutoff where all take `below` at the least; all
+    of it is of all calls."""
+    calls = calls_of(program, phases)
+    one_s = below / calls
+    with cut_off_by(calls):
+        if offload is Offload.NONE:
+            whole = compile_phases(program, phases, mesh, replace(options, below=one_s), run)
+            price = whole.price * calls
+            return Try(mesh, None, whole, price, price * whole.plans[0].least / whole.plans[0].price)
+        streamed = compile_offloaded(program, phases, mesh, options, offload, ahead, one_s)
     whole = with_runs(streamed.compiled) if run else streamed.compiled
-    return Try(mesh, None, whole, streamed.price * _calls(whole), streamed.bound * _calls(whole))
+    return Try(mesh, None, whole, streamed.price * calls, streamed.bound * calls)
 
 
 def least_bound(found: Sequence[Try]) -> float:
@@ -183,8 +186,3 @@ def _unlike(
             return axis
 
     return list({kind(axis): axis for axis in reversed(axes)}.values())[::-1]
-
-
-def _calls(compiled: Compilation) -> int:
-    """How often the price of a compilation counts: that of one phase is of one call."""
-    return compiled[0].calls if len(compiled) == 1 else 1

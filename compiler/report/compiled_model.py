@@ -28,6 +28,7 @@ from .text import Detail
 
 if TYPE_CHECKING:
     from ..plan.offload import Offloaded
+    from ..plan.tries import Try
     from .compiled_pipeline import CompiledPipeline
 
 
@@ -37,13 +38,15 @@ class CompiledModel:
 
     `shapes`: where a count of chips was asked for, all shapes of slice, cheapest first; the phases are those of
     the first. `offloaded`: what is streamed from the host, where that was asked for. `choice`: what is to be said of
-    batches, streams and stages that were tried. Printed, it is its report without the program.
+    batches, streams and stages that were tried. `tried`: the ways to have stages, or none, where stages were asked for.
+    Printed, it is its report without the program.
     """
 
     phases: Compilation
     shapes: tuple[Shape, ...] = ()
     offloaded: Offloaded | None = None
     choice: str = ""
+    tried: tuple[Try, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -57,8 +60,12 @@ class CompiledModel:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the plans are proven cheapest."""
-        return self.phases.outcome
+        """Whether the plans are proven cheapest: of all that stream whole layers, or have stages, where that was asked
+        for."""
+        if self.tried:
+            found: Outcome = late("compiler.plan.tries").outcome_of(self.tried)[0]
+            return found
+        return self.phases.outcome if self.offloaded is None else self.offloaded.outcome
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -94,12 +101,22 @@ class CompiledModel:
         if emit in ALONE and len(chosen) > 1:
             listed = ", ".join(one.phase for one in chosen)
             raise fail(f"The model has {len(chosen)} phases, each a program of its own.", hint=f"name one of {listed}")
-        return in_one(chosen, emit, self.shapes)
+        return in_one(chosen, emit, self.shapes, chosen=self.chosen())
 
     def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
         """Write what `emit` gives into a folder, a file for each phase. Raises InputError where one is there
         already, unless `force` is given, or where the folder cannot be written to."""
-        return write_files(path_of(folder), in_files(self.phases, one_of(Emit, target, "target"), self.shapes), force)
+        texts = in_files(self.phases, one_of(Emit, target, "target"), self.shapes, chosen=self.chosen())
+        return write_files(path_of(folder), texts, force)
+
+    def chosen(self) -> dict[str, Any]:
+        """What data says of the choice among streams and stages, where these were asked for."""
+        data: dict[str, Any] = {}
+        if self.offloaded is not None:
+            data["offload"] = late("compiler.report.offload_text").offload_data(self.offloaded)
+        if self.tried:
+            data["tried"] = late("compiler.report.staged_text").tried_data(self.tried)
+        return data
 
     def check(self, backend: str = "numpy") -> tuple[Any, ...]:
         """Run each phase on shrunken dims and compare with the unsharded model: on virtual chips (`numpy`), which

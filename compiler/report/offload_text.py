@@ -12,6 +12,9 @@ from ..plan.offload import Batched, Offloaded
 from ..plan.staged import Staged
 from ..plan.tries import Try
 from ..text.terminal import bound_text, count_text, gap_text, table, time_text
+from .text import PROOF
+
+WHOLE_LAYERS = " on whole layers"  # of which the streams are that are chosen among
 
 
 def offload_text(found: Offloaded) -> str:
@@ -40,11 +43,27 @@ def _lines(found: Offloaded) -> Iterator[str]:
             rows.append((name, *sizes, comes, by, time_text(fetch.step_s), waits))
     yield from table(rows, 1)
     yield f"  with waiting  {time_text(found.price, 6)}"
-    yield f"  bound         {bound_text(found.bound)}{', whatever is streamed of these' if found.bound else ''}"
-    if Outcome.of(found.gap) is Outcome.OPTIMAL:
-        yield "  status        optimal: proven within a gap of 1e-9"
+    yield f"  bound         {bound_text(found.bound)}{WHOLE_LAYERS + ' of these' if found.bound else ''}"
+    if found.outcome is Outcome.OPTIMAL:
+        yield f"  status        optimal{WHOLE_LAYERS}: {PROOF}"
     else:
-        yield f"  status        feasible: {gap_text(found.gap)}"
+        yield f"  status        feasible: {gap_text(found.gap, WHOLE_LAYERS)}"
+
+
+def offload_data(found: Offloaded) -> dict[str, Any]:
+    """The same for JSON. The objective counts waiting, and like its bound is of all calls of all phases, or of one call
+    of one; both are of plans that stream whole layers."""
+    return {
+        "kinds": sorted(kind.value for kind in found.kinds),
+        "placed": list(found.placed),
+        "streamed_layers": found.streamed,
+        "layers": found.layers,
+        "ahead": found.ahead,
+        "objective_s": found.price,
+        "bound_s": found.bound,
+        "gap": found.gap,
+        "status": found.outcome.value,
+    }
 
 
 def _ahead(ahead: int) -> str:
@@ -53,7 +72,7 @@ def _ahead(ahead: int) -> str:
 
 def batches_text(tried: Sequence[Batched[Offloaded]]) -> str:
     """The batches that were tried, the one with most sequences a second first."""
-    rows: list[tuple[str, ...]] = [("batch", "streamed", "takes", "sequences a second", "Tflop/s a chip")]
+    rows: list[tuple[str, ...]] = [("batch", "streamed", "all calls", "sequences a second", "Tflop/s a chip")]
     for one in tried:
         if one.found is None:
             rows.append((str(one.batch), "-", *_takes(one), "-"))
@@ -67,7 +86,7 @@ def batches_text(tried: Sequence[Batched[Offloaded]]) -> str:
 def staged_batches_text(tried: Sequence[Batched[tuple[Try, ...]]]) -> str:
     """The batches that were tried, each with its quickest pipeline, or plan without stages, that with most sequences a
     second first."""
-    rows: list[tuple[str, ...]] = [("batch", "stages", "micro-batches", "streamed", "takes", "sequences a second")]
+    rows: list[tuple[str, ...]] = [("batch", "stages", "micro-batches", "streamed", "all calls", "sequences a second")]
     for one in tried:
         found = one.found[0].found if one.found is not None else None
         if found is None:

@@ -11,8 +11,9 @@ from ...passes.plan import Outcome
 from ..plan.shapes import mesh_name
 from ..plan.staged import Staged
 from ..plan.tries import Try, least_bound, outcome_of
-from ..text.terminal import bound_text, count_text, gap_text, table, time_text
-from .text import mean_text
+from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
+from .offload_text import WHOLE_LAYERS
+from .text import PROOF, mean_text
 
 ROUNDING = 1e-12  # errors below are those of sums in another order, which depends on the machine
 
@@ -82,12 +83,13 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     yield from table(rows, 0)
     yield ""
     outcome, gap = outcome_of(found)
+    among = WHOLE_LAYERS if any(streams) else ""
     yield f"  objective  {time_text(plan.price, 6)}: all calls of all phases"
     yield f"  bound      {bound_text(least_bound(found))}"
     if outcome is Outcome.OPTIMAL:
-        yield "  status     optimal: proven within a gap of 1e-9"
+        yield f"  status     optimal{among}: {PROOF}"
     else:
-        yield f"  status     feasible: {gap_text(gap)}"
+        yield f"  status     feasible: {gap_text(gap, among)}"
     yield from _rates(staged)
     yield from _checked(staged)
 
@@ -143,14 +145,19 @@ def staged_data(staged: Staged, found: Sequence[Try]) -> dict[str, Any]:
         "layers": [one.stage.layers for one in plan.stages],
         "received": [list(one.stage.received) for one in plan.stages],
         "passed": [list(one.stage.passed) for one in plan.stages],
-        "tried": [
-            {
-                "mesh": dict(one.mesh.axes),
-                "axis": one.axis,
-                "seconds": one.price if one.found is not None else None,
-                "bound_s": one.bound if one.found is not None or one.beaten else None,
-                "reason": one.reason,
-            }
-            for one in found
-        ],
+        "tried": tried_data(found),
     }
+
+
+def tried_data(found: Sequence[Try]) -> list[dict[str, Any]]:
+    """What was tried, for JSON: seconds, and bounds, of all calls of all phases."""
+    return [
+        {
+            "mesh": dict(one.mesh.axes),
+            "axis": one.axis,
+            "seconds": one.price if one.found is not None else None,
+            "bound_s": one.bound if one.found is not None or one.beaten else None,
+            "reason": one.reason,
+        }
+        for one in found
+    ]

@@ -55,4 +55,4 @@ def _staged(
     assert best is not None, "what is tried first fits"
     if isinstance(best, Staged):
         return CompiledPipeline(best, tried, "\n".join(texts))
-    return CompiledModel(best, choice="\n".join([*texts, tries_text(tried)]))
+    return CompiledModel(best, tried=tried, choice="\n".join([*texts, tries_text(tried)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +53,11 @@ def in_one(
     shapes: Sequence[Shape],
     detail: Detail = Detail.PROGRAM,
     weights: WeightMap | None = None,
+    chosen: Mapping[str, object] | None = None,
 ) -> str:
-    """All phases as one text; `detail` says how much reports tell, and `weights` what parameters are made of, for
-    modules that load them."""
-    whole = _each(compiled, emit, shapes, detail, weights)
+    """All phases as one text; `detail` says how much reports tell, `weights` what parameters are made of, for modules
+    that load them, and `chosen` what data says of the choice among streams and stages."""
+    whole = _each(compiled, emit, shapes, detail, weights, chosen)
     if emit is not Emit.TEXT:
         return whole
     first = [f"{together_text(compiled)}\n"] if compiled.together else []
@@ -70,6 +71,7 @@ def in_files(
     shapes: Sequence[Shape],
     detail: Detail = Detail.PROGRAM,
     weights: WeightMap | None = None,
+    chosen: Mapping[str, object] | None = None,
 ) -> dict[str, str]:
     """A text for each file, as `in_one` has it. Of phases planned together each says what is proven of all."""
     if emit is Emit.HTML:
@@ -78,7 +80,7 @@ def in_files(
     out = {}
     for one in compiled:
         name = file_stem(one.program.name, one.phase) + ENDINGS[emit]
-        text = _each(Compilation((one,)), emit, shapes, detail, weights)
+        text = _each(Compilation((one,)), emit, shapes, detail, weights, chosen)
         out[name] = f"{text}\n\n{together_text(compiled)}\n" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
             out[_beside(name)] = emitting().specs_json(one.spmd)
@@ -90,14 +92,21 @@ def _beside(name: str) -> str:
     return name.removesuffix("py") + "json"
 
 
-def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail, weights: WeightMap | None) -> str:
+def _each(
+    compiled: Compilation,
+    emit: Emit,
+    shapes: Sequence[Shape],
+    detail: Detail,
+    weights: WeightMap | None,
+    chosen: Mapping[str, object] | None,
+) -> str:
     match emit:
         case Emit.TEXT:
             return "\n\n".join(report(one, detail) for one in compiled)
         case Emit.NUMPY | Emit.JAX | Emit.SPECS:
             return "\n".join(emitting().module_text(one, emit, weights) for one in compiled)
         case Emit.JSON:
-            text: str = late("compiler.report.json").json_text(compiled, shapes)
+            text: str = late("compiler.report.json").json_text(compiled, shapes, chosen)
             return text
         case Emit.HTML:
             return _page(compiled, shapes)

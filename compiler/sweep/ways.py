@@ -83,7 +83,7 @@ def _streamed(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: O
     """The quickest plan with streams."""
     found = compile_offloaded(program, [phase], mesh, options, sweep.offload, sweep.ahead)
     way = streams_text(found.what, found.streamed, program) or None
-    status = Status(Outcome.of(found.gap))
+    status = Status(found.outcome)
     ordered = found.compiled[0].plan.in_mesh_order
     return Found(mesh, status, found.price, found.bound, found.compiled[0].prediction, way, ordered)
 

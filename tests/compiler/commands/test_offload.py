@@ -104,6 +104,12 @@ def test_a_tensor_is_placed_by_a_pin(compiled):
         assert re.search(
             r"host       [1-9][0-9,]* bytes came to a chip, [1-9][0-9,]* went back, as predicted", found.stdout
         )
+    found = compiled("--pin", "places.pins", "--best-batch", "--hbm-fraction", "0.1")
+    assert found.exit_code == 0 and found.stdout.startswith("Batches, most sequences a second first"), found.output
+    for option in (["--separate"], ["--parts"], ["--pad", "auto"]):
+        refused = compiled("--pin", "places.pins", *option)
+        said = f"`{' '.join(option)}` does not go with pins that place something with the host"
+        assert refused.exit_code == 1 and said in refused.output
     Path("places.pins").write_text("place layer.Wi chip\n")
     found = compiled("--pin", "places.pins", "--offload", "weights", "--ahead", "0", "--hbm-fraction", "0.09")
     assert found.exit_code == 0, found.output
@@ -205,7 +211,10 @@ def test_data_has_the_fetches(compiled):
     found = compiled("--offload", "auto", "--emit", "json")
     assert found.exit_code == 0, found.output
     assert '"fetches"' in found.stdout
-    assert json.loads(found.stdout)
+    said = json.loads(found.stdout)["offload"]
+    assert (said["kinds"], said["placed"], said["streamed_layers"], said["layers"]) == (["param"], [], 4, 5)
+    assert said["status"] == "feasible" and 0 < said["gap"] < 0.01 and said["bound_s"] < said["objective_s"]
+    assert "the optimum on whole layers may be up to" in found.stderr
 
 
 def test_the_best_batch_is_a_table(compiled):

@@ -149,6 +149,11 @@ def test_axes_of_stages_that_stream_are_left_when_a_bound_says_so():
     assert found[0].axis is None and any(one.beaten for one in found) and not any(one.beaten for one in every)
     assert found[0].price == min(one.price for one in every)
     assert min(one.bound for one in found) <= min(one.price for one in every)
+    below = 0.99 * found[0].price
+    for kind in (Offload.NONE, Offload.AUTO):
+        with pytest.raises(Cutoff) as caught:
+            tries(program, ["decode"], [mesh], Options(slow(1e6)), 1, offload=kind, below=below)
+        assert caught.value.bound >= below, "all calls count"
 
 
 def test_the_best_batch_is_the_best_of_those_that_fit():
@@ -158,6 +163,7 @@ def test_the_best_batch_is_the_best_of_those_that_fit():
     fit = [one for one in tried if one.found is not None]
     assert fit and len(fit) < len(tried)
     assert tried[0].sequences_per_s == max(one.sequences_per_s for one in fit)
+    assert all(one.price == 8 * one.found.price for one in fit), "a sequence is through after all calls"
     beaten = [one for one in tried if one.beaten]
     assert max(one.batch for one in fit) < min(one.batch for one in tried if one not in fit and one not in beaten)
     assert all(one.batch / one.least <= tried[0].sequences_per_s for one in beaten)

@@ -95,7 +95,8 @@ def document(given: Schedule, found: Schedule) -> str:
         "Engineering Challenge 2023). The lengths are made, with a seed, to have the published figures of HellaSwag's; "
         f"these have a mean of {np.mean(lengths):.1f} tokens, a deviation of {np.std(lengths):.1f}, and go to "
         f"{max(lengths)}. Nothing is fitted: `v100-pcie` has the peaks of its datasheet, of which large matmuls "
-        "reach as much as is published of a V100, and the other shares that were measured of an H100.",
+        "reach as much as is published of a V100, and the other shares that were measured of an H100. On all chips at "
+        "once no batch is split over them, since batches of any size run by one plan.",
         "",
         f"With the thresholds of the report, {given.threshold:,} tokens a batch and {given.context_threshold:,} of "
         f"shared contexts, and with those that escc finds, {found.threshold:,} and {found.context_threshold:,}:",

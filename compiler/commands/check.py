@@ -109,8 +109,8 @@ def check_command(
             raise fail("The text is a sharded program, which has its mesh.", hint="leave out `--chips` and `--backend`")
         _refuse_given(context, OF_MODEL, "is of a model, and the text is a sharded program", "leave it out")
         chip = opt.chip_of(hardware, datasheet, network, engine)
-        for one in _programs(source):
-            say(f"ok: {_sharded(one, chip)}\n")
+        for program_text in _programs(source):
+            say(f"ok: {_sharded(program_text, chip)}\n")
         return
     if chips is None:
         _refuse_given(context, OF_PLAN, "is of a plan", "which `--chips` and `--backend` ask for")

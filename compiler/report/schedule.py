@@ -48,6 +48,7 @@ def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
         "",
         f"  All of it takes {time_text(best.total_s)}: {count_text(requests / best.total_s)} requests a second.",
         *_waiting(found),
+        *(f"  {remark}" for remark in unsplit(found)),
         f"  Of {best.tokens:,} tokens {best.padding:,} are padding, {_share(best.padding, best.tokens)}.",
         f"  {_saved(found)}",
         "",
@@ -93,7 +94,8 @@ def _saved(found: Schedule) -> str:
 
 
 def step_remarks(found: Schedule, rungs: Sequence[Rung]) -> Iterator[str]:
-    """Which of the steps is the schedule's, where that is not the last one, and which take less time than it does."""
+    """Which of the steps is the schedule's, where that is not the last one, and which take less time than it does; and
+    that all chips at once, which stages are beside, split no batch."""
     best = found.best
     own = [rung.name for rung in rungs if rung.scheduled is best]
     if own and rungs[-1].scheduled is not best:
@@ -101,6 +103,14 @@ def step_remarks(found: Schedule, rungs: Sequence[Rung]) -> Iterator[str]:
     quicker = [rung.name for rung in rungs if rung.fits and rung.scheduled.total_s < best.total_s]
     if quicker:
         yield f"Quicker without the thresholds or stages that are given: {', '.join(quicker)}."
+    if rungs and found.job.stages > 1:
+        yield "All chips at once split no batch among them: planned for its size it may take less."
+
+
+def unsplit(found: Schedule) -> Iterator[str]:
+    """That layouts split no batch, where several chips run one together."""
+    if found.job.mesh.chips > found.job.stages:
+        yield "No batch is split over the chips that run it together: planned for its size it may take less."
 
 
 def _waiting(found: Schedule) -> Iterator[str]:

@@ -253,7 +253,7 @@ def said_blocks(folder: Path) -> list[tuple[int | None, ...]]:
             sizes, group = one.get("weight_block_size") or one.get("block_structure"), one.get("group_size")
             group = one.get("q_group_size") if group is None else group
             several = isinstance(sizes, list) and len(sizes) == 2
-            each = sizes if several else [None, 0 if group == -1 else group]
+            each: Any = sizes if several else [None, 0 if group == -1 else group]
             bits = next((one[name] for name in ("bits", "num_bits", "w_bit") if name in one), None)
             said = (bits if bits and type(bits) is int else None, *each)
             found.append(tuple(n if type(n) is int and n >= 0 else None for n in said))

@@ -11,7 +11,7 @@ from ...passes.plan import Outcome
 from ..plan.shapes import mesh_name
 from ..plan.staged import Staged
 from ..plan.tries import Try, least_bound, outcome_of
-from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
+from ..text.terminal import bound_text, count_text, gap_text, table, time_text
 from .offload_text import WHOLE_LAYERS
 from .text import PROOF, mean_text
 

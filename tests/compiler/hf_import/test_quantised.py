@@ -81,7 +81,7 @@ def test_caches_of_a_type_that_is_not_known_are_refused(said: dict[str, Any]) ->
         text(FP8 | said)
 
 
-SCHEME = {
+SCHEME: dict[str, Any] = {
     "num_bits": 4,
     "type": "int",
     "symmetric": True,

@@ -247,9 +247,7 @@ AMONG = "best = choose(max(s, over=Y), over=N, keep=FIRST)\n  m = choose(s, over
 def test_of_what_is_chosen_from_as_much_is_left_as_is_kept(first: int | None) -> None:
     """Where all is kept, nothing shows whether it was chosen: of single dims, of groups, and within these."""
     alone = EXPERTS.replace("DIM", "dim X = 8").replace("CHOOSE", "m = choose(s, over=X, keep=2)")
-    grouped = EXPERTS.replace("DIM", "dim Y = 8, N = 8, X = N * Y").replace(
-        "CHOOSE", GROUPS.replace("FIRST", str(first))
-    )
+    grouped = EXPERTS.replace("DIM", "dim Y = 8, N = 8, X = N * Y").replace("CHOOSE", AMONG)
     program = parse(grouped.replace("FIRST", str(first)) if first else alone)
     one = compile_phase(program, "main", Mesh.parse("1"), Options(Hardware.load("h100")))
     [cut] = shrink(one.program, [one.spmd]).spmds

@@ -49,8 +49,6 @@ def partial_axes(program: Program, sizes: Mapping[str, int], mesh: Mesh) -> Part
         sig = signature(op, values)
         found = arise[sig.reduction]
         axes = _contracting(sig, sizes, mesh)
-        for k in sig.linear:
-            _allow(sums, sig.uses[k].value, _uneven(sig, k, sizes, mesh))
         passing = range(len(sig.uses)) if sig.together else sig.linear
         axes |= frozenset().union(*(found.get(sig.uses[k].value, NONE) for k in passing))
         _allow(found, op.result, axes)
@@ -72,12 +70,6 @@ def _embeddable(shape: Sequence[int], mesh: Mesh) -> frozenset[str]:
     runs as one with another, and of small values some libraries make it the quicker of the two.
     """
     return frozenset(name for name, ways in live_axes(mesh) for size in shape if size % ways == 0)
-
-
-def _uneven(sig: Signature, use: int, sizes: Mapping[str, int], mesh: Mesh) -> frozenset[str]:
-    """The axes that split an operand of an op where the op, which takes even blocks only, cannot be split."""
-    shapes = [sizes[i] for i in sig.uses[use].indices if i in sig.even]
-    return frozenset(name for name, ways in live_axes(mesh) for size in shapes if not size % ways and size % (2 * ways))
 
 
 def _contracting(sig: Signature, sizes: Mapping[str, int], mesh: Mesh) -> frozenset[str]:

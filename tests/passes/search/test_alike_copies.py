@@ -70,7 +70,7 @@ def both(
     ("stack", "chips", "share"),
     [
         ("forward", "2x2", 0.7),
-        ("linear", "4", 0.7),
+        ("linear", "4", 0.6),
         ("linear", "2x2", 0.55),
         ("local and global", "4", 0.9),
         ("dense and experts", "2x2", 0.9),

@@ -8,6 +8,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 from problems import drawn
+from written_out import BLOCKS
 
 import escc.passes.task
 from escc.compiler.plan.pipeline import parse
@@ -27,21 +28,13 @@ from escc.passes.search.memory_bounds import MemoryBounds
 from escc.passes.search.problem import Candidate, Problem
 
 PHASES = ("decode", "prefill")
-LAYER = """
+LAYER = f"""
 dim B, L
 dim E = 64, F = 128
-block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
-  param Wi, Wg: bf16[E,F]
-  param Wd: bf16[F,E]
-  u[B,L,F] = x[B,L,E] * Wi[E,F]
-  g[B,L,F] = x[B,L,E] * Wg[E,F]
-  h = silu(g) * u
-  d[B,L,E] = h[B,L,F] * Wd[F,E]
-  return x + d
-}
-main(x: bf16[B,L,E]) { return repeat 3 layer(x) }
-phase prefill { B = 4, L = 64 }
-phase decode { B = 64, L = 1 }
+block layer{BLOCKS["gated"]}
+main(x: bf16[B,L,E]) {{ return repeat 3 layer(x) }}
+phase prefill {{ B = 4, L = 64 }}
+phase decode {{ B = 64, L = 1 }}
 """
 
 KNOTS = LAYER.replace("  param Wd: bf16[F,E]", "  param Wd, We: bf16[F,E]").replace(

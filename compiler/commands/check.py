@@ -15,11 +15,10 @@ import typer
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
 from ...cost.memory import memory
-from ...ir.choices import chooses, with_capacity
+from ...ir.choices import chooses, with_capacity, with_skew
 from ...ir.dataflow import moves, ops
 from ...ir.diagnostics import Source, fail, plural
 from ...ir.inert import visible
-from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...ir.text.read_spmd import parse_spmd
 from ...ir.verify.verify import verify
@@ -29,12 +28,13 @@ from ..jax.gpu import check_gpu
 from ..jax.module_text import module_check_data, module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from ..plan.pipeline import load, read_model, select_phases
+from ..plan.shapes import meshes_to_compile, ranking
 from ..plan.way import Offload, Way, ahead_of
 from ..report.compiled_model import compile_model
 from ..report.compiled_pipeline import CompiledPipeline
 from ..report.staged_text import pipeline_check_text, tries_text
 from ..report.text import HEADING
-from ..text.arguments import capacity_of
+from ..text.arguments import capacity_of, skew_of
 from ..text.files import path_of
 from ..text.terminal import complain, say, time_text
 from . import options as opt
@@ -49,10 +49,23 @@ class Backend(StrEnum):
 
 
 OF_PLAN = (  # what only plans have, by the command's parameters
-    *("hardware", "datasheet", "network", "engine", "overlap", "offload", "ahead", "stages", "capacity"),
+    *(
+        "hardware",
+        "datasheet",
+        "network",
+        "engine",
+        "any_shape",
+        "hbm_fraction",
+        "overlap",
+        "parts",
+        "offload",
+        "ahead",
+    ),
+    *("stages", "capacity", "skew"),
 )
 OF_MODEL = (  # what a sharded program has settled
-    *("phase", "set_", "pin", "pad", "weights", "caches", "overlap", "offload", "ahead", "stages", "capacity"),
+    *("phase", "set_", "pin", "pad", "weights", "caches", "any_shape", "hbm_fraction", "overlap", "parts", "offload"),
+    *("ahead", "stages", "capacity", "skew"),
 )
 
 
@@ -71,24 +84,32 @@ def check_command(
         ),
     ] = None,
     chips: Annotated[
-        str | None, typer.Option(metavar="MESH", help="The mesh of a plan that is checked: `4x4x4`, `node=2,gpu=8`.")
+        str | None,
+        typer.Option(
+            metavar="MESH",
+            help="The mesh of a plan that is checked: `4x4x4`, `node=2,gpu=8`; or a count, of the best slice shape.",
+        ),
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Check one phase only; without it, all of them.")] = None,
     hardware: opt.Chip = "tpu-v4",
     datasheet: opt.Datasheet = False,
     network: opt.Net = None,
     engine: opt.EngineName = None,
+    any_shape: opt.AnyShape = False,
+    hbm_fraction: opt.Memory = 1.0,
     set_: opt.Sets = None,
     pin: opt.Pins = None,
     pad: opt.Pads = None,
     weights: opt.Weights = None,
     caches: opt.Caches = None,
     overlap: opt.Overlap = False,
+    parts: opt.Parts = False,
     offload: opt.Offloading = Offload.NONE,
     ahead: opt.Ahead = None,
     stages: opt.Stages = None,
     micro_batches: opt.MicroBatches = None,
     capacity: opt.Capacity = None,
+    skew: opt.Skew = None,
     json_: Annotated[bool, typer.Option("--json", help="With `--backend tpu` or `gpu`: as JSON.")] = False,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there. Of a sharded program as
@@ -118,22 +139,29 @@ def check_command(
     program = load(file, sizes, [path_of(path) for path in pin or []], pads, phase, weights, caches)
     if capacity is not None or chooses(program):
         program = with_capacity(program, Fraction(1) if capacity is None else room)
+    program = with_skew(program, skew_of(skew))
     phases = select_phases(program, phase)
     if chips is None:
         say(f"ok: {_contents(program)}\n")
         return
-    options = Options(opt.chip_of(hardware, datasheet, network, engine), overlap=overlap)
-    mesh = Mesh.parse(chips)
+    chip = opt.chip_of(hardware, datasheet, network, engine)
+    options = Options(chip, capacity_bytes=hbm_fraction * chip.room_bytes, overlap=overlap, parts=parts)
+    meshes, remarks = meshes_to_compile(chips, chip, any_shape)
+    complain(remarks)
     if backend is Backend.TPU:
-        slice_of(mesh, options.hardware)  # before anything is planned
+        for mesh in meshes:
+            slice_of(mesh, chip)  # before anything is planned
     layers_ahead = ahead_of(ahead, offload is not Offload.NONE or bool(program.on_host), "--")
     way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, layers_ahead, check=wanted is not None)
-    planned = compile_model(program, [mesh], options, phases, way)
+    opt.refuse_way(way, parts, placed=bool(program.on_host))
+    planned = compile_model(program, meshes, options, phases, way)
     if isinstance(planned, CompiledPipeline):
         _refuse_wrong(planned, (lambda _: None) if json_ else say)
         phased = [one for stage in planned.stages for one in stage]
     else:
         phased = list(planned.phases)
+        if planned.shapes and not json_:
+            say(ranking(planned.shapes) + "\n")
         if wanted is not None and not json_:
             say(planned.choice + "\n")
     wrong, data = [], []

@@ -142,27 +142,6 @@ class _Writing:
             raise typer.Exit(BUG)
 
 
-def _refuse(way: Way, parts: bool, pad_auto: bool, streamed: bool, placed: bool) -> None:
-    """Raise InputError, before anything is planned, for the first option that does not go with a way to plan. `placed`:
-    pins place something with the host, which streams it."""
-    if way.best_batch and streamed:
-        raise fail("`--best-batch` does not go with `--batch`.", hint="leave one of them out")
-    if way.best_batch and way.offload is Offload.NONE and way.stages is None and not placed:
-        raise fail("The best batch is looked for with streams, or in stages.", hint="add `--offload auto`")
-    if way.offload is not Offload.NONE or (placed and way.stages is None):
-        beside = "pins that place something with the host" if way.offload is Offload.NONE else "`--offload`"
-        for option, there in {"--separate": way.separate, "--parts": parts, "--pad auto": pad_auto}.items():
-            if there:
-                raise fail(f"`{option}` does not go with {beside}.", hint="leave one of them out")
-    elif way.stages is not None and parts:
-        hint = "leave out `--parts`, or write the parts in `--chips`"
-        raise fail("Axes are not split in parts in stages.", hint=hint)
-    elif way.stages is not None and pad_auto:
-        raise fail(
-            "Padded sizes are not tried in stages.", hint="leave out `--pad auto`, or pad a dim by `--pad DIM=N`"
-        )
-
-
 BESIDE_STOP = (  # what a stage that is printed has no part in, by the command's parameters
     *("stages", "micro_batches", "offload", "ahead", "best_batch", "overlap", "separate", "emit", "folder", "force"),
     *("check", "on_tpu", "program", "verbose"),
@@ -318,7 +297,7 @@ def compile_command(
     wanted, counts = opt.stages_of(stages, micro_batches), opt.counts_by_phase(micro_batches, phases)
     layers_ahead = ahead_of(ahead, offload is not Offload.NONE or bool(model.on_host), "--")
     way = Way(wanted, counts, offload, layers_ahead, separate, check, best_batch)
-    _refuse(way, parts, "auto" in (pad or []), stream is not None, bool(model.on_host))
+    opt.refuse_way(way, parts, "auto" in (pad or []), stream is not None, bool(model.on_host))
     paddings, auto, mesh = None, None, meshes[0]
     shapes: tuple[Shape, ...] = ()
     if "auto" in (pad or []):

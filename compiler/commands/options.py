@@ -15,7 +15,7 @@ from ...ir.dtype import Dtype
 from ...passes.expansion.dims import MAX_SIZE
 from ...passes.expansion.narrowed import NARROW
 from ...passes.plan import Objective
-from ..plan.way import AHEAD, MOST_AHEAD, Offload
+from ..plan.way import AHEAD, MOST_AHEAD, Offload, Way
 
 MOST_PRICE = 1e9  # dollars for a chip and hour: costs of any sweep stay numbers
 
@@ -230,6 +230,27 @@ def refuse_idle_force(force: bool, written: bool, hint: str) -> None:
     """Raise InputError for `--force` where no file is written, which `hint` says how to ask for."""
     if force and not written:
         raise fail("`--force` writes over files, and none is written here.", hint=hint)
+
+
+def refuse_way(way: Way, parts: bool, pad_auto: bool = False, streamed: bool = False, placed: bool = False) -> None:
+    """Raise InputError, before anything is planned, for the first option that does not go with a way to plan. `placed`:
+    pins place something with the host, which streams it."""
+    if way.best_batch and streamed:
+        raise fail("`--best-batch` does not go with `--batch`.", hint="leave one of them out")
+    if way.best_batch and way.offload is Offload.NONE and way.stages is None and not placed:
+        raise fail("The best batch is looked for with streams, or in stages.", hint="add `--offload auto`")
+    if way.offload is not Offload.NONE or (placed and way.stages is None):
+        beside = "pins that place something with the host" if way.offload is Offload.NONE else "`--offload`"
+        for option, there in {"--separate": way.separate, "--parts": parts, "--pad auto": pad_auto}.items():
+            if there:
+                raise fail(f"`{option}` does not go with {beside}.", hint="leave one of them out")
+    elif way.stages is not None and parts:
+        hint = "leave out `--parts`, or write the parts in `--chips`"
+        raise fail("Axes are not split in parts in stages.", hint=hint)
+    elif way.stages is not None and pad_auto:
+        raise fail(
+            "Padded sizes are not tried in stages.", hint="leave out `--pad auto`, or pad a dim by `--pad DIM=N`"
+        )
 
 
 MOST_STAGES = 1 << 20

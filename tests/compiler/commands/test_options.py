@@ -24,6 +24,8 @@ def fractions() -> Iterator[tuple[str, str]]:
 OPTIONS = list(fractions())
 ARGUMENTS = {
     "compile": ("feed-forward", "--chips", "4"),
+    "explain": ("feed-forward", "--chips", "4"),
+    "check": ("feed-forward", "--chips", "4", "--backend", "jax"),
     "run": ("feed-forward", "--chips", "4"),
     "sweep": ("feed-forward", "--chips", "4", "--batch", "4"),
 }

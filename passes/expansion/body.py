@@ -180,6 +180,12 @@ class Body:
         """Whether a value is a cache as it stood before the program ran."""
         return name in self.caches or (name not in self.values and name in self.context.caches)
 
+    def is_param(self, name: str) -> bool:
+        """Whether a value is a parameter."""
+        if name not in self.values:
+            return name in self.context.shared and name not in self.context.caches
+        return any(one.value == name and one.kind is Kind.PARAM for one in self.stored)
+
     def fresh(self, base: str) -> str:
         """`base`, or with a number the first name like it that is free."""
         owners = self.values, self.parameters, self.context.shared

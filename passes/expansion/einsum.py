@@ -19,9 +19,12 @@ def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: 
     """Multiply the operands, sum over the indices that `output` lacks; returns the result's name.
 
     Raises Refused for what is no product of indexed values, an index that an operand's dim is not,
-    one that stands twice in a list, and one of the result that no operand has.
+    one that stands twice in a list, and one of the result that no operand has. Of two factors a parameter stands last,
+    wherever it was written: projections are one program whatever the order of their factors.
     """
     read = [_factor(body, factor) for factor in _factors(node)]
+    if len(read) == 2:
+        read.sort(key=lambda factor: body.is_param(factor[0]))
     found = list[Factor]()
     zeros = list[tuple[int, int]]()
     for name, indices in read:

@@ -3,13 +3,18 @@
 What is scored is the ending, so that a request is run once over all of its tokens. Where contexts are shared, those of
 similar length form a part: as many of their tokens as the shortest has are run once for each, and stay as a cache;
 what is left of a context is run with each of its endings.
+
+Where chips split a batch, each of its shares has as many rows as the largest, some of them empty: a share of any size
+would divide over no chips. An ending is run by the share that has cached its context, so that no cache is moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate, chain, pairwise
+from typing import Any
 
 from .divide import Division, divide_by_longest, divide_by_shortest
 
@@ -43,12 +48,13 @@ class Runs(StrEnum):
 
 @dataclass(frozen=True)
 class Batch:
-    """`members`: requests by number, or contexts. Each takes `new` tokens, padded, after `cached` ones that are there
-    already. `own`: the tokens without padding. `part`: which contexts it belongs to, None where none are shared.
-    `short`: it stays below its threshold."""
+    """`shares`: requests by number, or contexts, of each of the shares into which chips split the batch, in the order
+    of its rows. Each member takes `new` tokens, padded, after `cached` ones that are there already. `own`: the tokens
+    without padding. `part`: which contexts it belongs to, None where none are shared. `short`: it stays below its
+    threshold."""
 
     runs: Runs
-    members: tuple[int, ...]
+    shares: tuple[tuple[int, ...], ...]
     cached: int
     new: int
     own: int
@@ -56,27 +62,51 @@ class Batch:
     short: bool = False
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """Those of all shares."""
+        return tuple(chain.from_iterable(self.shares))
+
+    @property
+    def rows(self) -> int:
+        """The sequences that are run: of each share as many as the largest has, the rest of them empty."""
+        return len(self.shares) * max(map(len, self.shares))
+
+    @property
     def tokens(self) -> int:
-        """The tokens that are run, padding included."""
-        return len(self.members) * self.new
+        """The tokens that are run, padding and empty rows included."""
+        return self.rows * self.new
+
+    @property
+    def empty(self) -> int:
+        """The tokens of empty rows among these."""
+        return (self.rows - len(self.members)) * self.new
 
 
 Divide = Callable[[Sequence[int]], Division]
+Lanes = Sequence[Sequence[int]]  # the numbers of each share, sorted by length
 
 
-def by_count(size: int) -> Divide:
-    """A division into batches of `size`, in order; what is left over at the end is one more."""
+def rows_of(count: Any, ways: int) -> Any:
+    """The rows that so many sequences take, numbers or arrays, where chips split them into `ways` shares."""
+    return -(-count // ways) * ways
+
+
+def by_count(size: int, ways: int = 1) -> Divide:
+    """A division into batches of about `size`, in order, of lengths that stand for `ways` sequences each; what is left
+    over at the end is one more."""
+    step = max(1, size // ways)
 
     def divide(lengths: Sequence[int]) -> Division:
-        ends = tuple(range(size, len(lengths), size)) + ((len(lengths),) if lengths else ())
+        ends = tuple(range(step, len(lengths), step)) + ((len(lengths),) if lengths else ())
         return Division(ends, 0)
 
     return divide
 
 
-def by_longest(threshold: int) -> Divide:
-    """A division with the least padding, into batches of at least `threshold` tokens."""
-    return lambda lengths: divide_by_longest(lengths, threshold)
+def by_longest(threshold: int, ways: int = 1) -> Divide:
+    """A division with the least padding, into batches of at least `threshold` tokens, of lengths that stand for `ways`
+    sequences each."""
+    return lambda lengths: divide_by_longest(lengths, -(-threshold // ways))
 
 
 def by_shortest(threshold: int) -> Divide:
@@ -84,27 +114,51 @@ def by_shortest(threshold: int) -> Divide:
     return lambda lengths: divide_by_shortest(lengths, threshold)
 
 
-def in_file_order(requests: Requests, size: int) -> tuple[Batch, ...]:
+def in_file_order(requests: Requests, size: int, ways: int = 1) -> tuple[Batch, ...]:
     """Whole requests, `size` at a time as they come, each batch padded to its longest."""
     lengths = requests.lengths
-    return tuple(_requests(range(a, b), lengths, False) for a, b in by_count(size)(lengths).ranges)
+    batches = []
+    for first, last in by_count(size)(lengths).ranges:
+        each = -(-(last - first) // ways)
+        starts = (min(first + n * each, last) for n in range(ways + 1))
+        batches.append(_requests([range(a, b) for a, b in pairwise(starts)], lengths, False))
+    return tuple(batches)
 
 
-def whole_requests(requests: Requests, divide: Divide) -> tuple[Batch, ...]:
-    """Whole requests sorted by their length, each batch padded to its longest."""
+def whole_requests(requests: Requests, divide: Divide, ways: int = 1) -> tuple[Batch, ...]:
+    """Whole requests sorted by their length, each batch padded to its longest.
+
+    Of batches that are split into `ways` shares only the one with the shortest requests has empty rows: any other could
+    take in the next shorter requests, and run no more tokens for it.
+    """
     lengths = requests.lengths
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    division = divide([lengths[n] for n in order])
-    return tuple(_requests(order[a:b], lengths, division.short) for a, b in division.ranges)
+    longest_first = sorted(range(len(lengths)), key=lengths.__getitem__)[::-1]
+    lanes = [longest_first[n::ways][::-1] for n in range(ways)]
+    division, shares = _ranked(lanes, lengths, divide)
+    return tuple(_requests(each, lengths, division.short) for each in shares)
 
 
-def _requests(members: Sequence[int], lengths: Sequence[int], short: bool) -> Batch:
-    own = [lengths[n] for n in members]
-    return Batch(Runs.REQUESTS, tuple(members), 0, max(own), sum(own), short=short)
+def _ranked(lanes: Lanes, lengths: Sequence[int] | Mapping[int, int], divide: Divide) -> tuple[Division, list[Lanes]]:
+    """Lanes divided together, as many rows of each: how, and the shares of each batch. The longest of all lanes stand
+    beside each other, and so on down; shorter lanes have nothing beside the shortest of others."""
+    count = max(map(len, lanes))
+    longest = [max(lengths[lane[at]] for lane in lanes if len(lane) >= -at) for at in range(-count, 0)]
+    division = divide(longest)
+
+    def share(lane: Sequence[int], first: int, last: int) -> Sequence[int]:
+        missing = count - len(lane)
+        return lane[max(0, first - missing) : max(0, last - missing)]
+
+    return division, [[share(lane, *ends) for lane in lanes] for ends in division.ranges]
+
+
+def _requests(shares: Lanes, lengths: Sequence[int], short: bool) -> Batch:
+    own = [lengths[n] for share in shares for n in share]
+    return Batch(Runs.REQUESTS, tuple(map(tuple, shares)), 0, max(own), sum(own), short=short)
 
 
 def shared_contexts(
-    requests: Requests, divide_contexts: Divide, divide_endings: Divide, mini_tokens: int | None = None
+    requests: Requests, divide_contexts: Divide, divide_endings: Divide, mini_tokens: int | None = None, ways: int = 1
 ) -> Iterator[tuple[Batch, ...]]:
     """The batches of one part of the contexts after the other: those of its shared tokens, then those of its endings.
 
@@ -117,27 +171,43 @@ def shared_contexts(
     order = sorted(range(len(contexts)), key=contexts.__getitem__)
     division = divide_contexts([contexts[n] for n in order])
     for part, (first, last) in enumerate(division.ranges):
-        members = order[first:last]
-        cached = contexts[members[0]]
+        lanes = _dealt(order[first:last], readers, ways)
+        cached = contexts[order[first]]
         short = division.short and part == 0
-        sizes = _even(len(members), len(members) * cached // mini_tokens if mini_tokens else 1)
-        batches, at = [], 0
-        for size in sizes:
-            some = tuple(members[at : at + size])
-            batches.append(Batch(Runs.CONTEXTS, some, 0, cached, size * cached, part, short))
-            at += size
-        batches += _endings(requests, [n for m in members for n in readers[m]], cached, part, divide_endings)
+        count = max(map(len, lanes))
+        sizes = _even(count, count * ways * cached // mini_tokens if mini_tokens else 1)
+        batches = []
+        for start, end in pairwise(accumulate(sizes, initial=0)):
+            some = tuple(tuple(lane[start:end]) for lane in lanes)
+            batches.append(Batch(Runs.CONTEXTS, some, 0, cached, sum(map(len, some)) * cached, part, short))
+        numbers = [[n for m in lane for n in readers[m]] for lane in lanes]
+        batches += _endings(requests, numbers, cached, part, divide_endings)
         yield tuple(batches)
 
 
-def _endings(requests: Requests, numbers: Sequence[int], cached: int, part: int, divide: Divide) -> Iterator[Batch]:
+def _dealt(members: Sequence[int], readers: Sequence[Sequence[int]], ways: int) -> Lanes:
+    """The contexts of a part as the lanes that cache them: as many in each, and about as many of their endings. In each
+    round the context with most endings goes to the lane that has fewest."""
+    rank = {member: n for n, member in enumerate(members)}
+    by_endings = sorted(members, key=lambda member: -len(readers[member]))
+    lanes: list[list[int]] = [[] for _ in range(ways)]
+    endings = [0] * ways
+    for first in range(0, len(members), ways):
+        fewest = sorted(range(ways), key=endings.__getitem__)
+        for lane, member in zip(fewest, by_endings[first : first + ways], strict=False):
+            lanes[lane].append(member)
+            endings[lane] += len(readers[member])
+    return [sorted(lane, key=rank.__getitem__) for lane in lanes]
+
+
+def _endings(requests: Requests, lanes: Lanes, cached: int, part: int, divide: Divide) -> Iterator[Batch]:
     """What is left of requests, sorted by its length, in batches that are padded to their longest."""
-    left = {n: requests.contexts[requests.endings[n][0]] + requests.endings[n][1] - cached for n in numbers}
-    order = sorted(numbers, key=left.__getitem__)
-    division = divide([left[n] for n in order])
-    for first, last in division.ranges:
-        own = [left[n] for n in order[first:last]]
-        yield Batch(Runs.ENDINGS, tuple(order[first:last]), cached, own[-1], sum(own), part, division.short)
+    own = requests.endings
+    left = {n: requests.contexts[own[n][0]] + own[n][1] - cached for lane in lanes for n in lane}
+    division, batches = _ranked([sorted(lane, key=left.__getitem__) for lane in lanes], left, divide)
+    for shares in batches:
+        tokens = [left[n] for share in shares for n in share]
+        yield Batch(Runs.ENDINGS, tuple(map(tuple, shares)), cached, max(tokens), sum(tokens), part, division.short)
 
 
 def _even(count: int, ways: int) -> list[int]:

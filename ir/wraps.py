@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,17 +16,16 @@ class Wrap:
     context: str
     reach: int | None
 
-    def fewest(self, sizes: Mapping[str, Any], smaller: Callable[[Any, Any], Any] = min) -> Any:
-        """The fewest slots that hold all that is seen at such sizes of dims; `smaller`: of two sizes, which may be
-        arrays."""
+    def fewest(self, sizes: Mapping[str, int]) -> int:
+        """The fewest slots that hold all that is seen at such sizes of dims."""
         context = sizes[self.context]
-        return context if self.reach is None else smaller(context, self.reach + sizes[self.new] - 1)
+        return context if self.reach is None else min(context, self.reach + sizes[self.new] - 1)
 
     def usual(self, sizes: Mapping[str, int]) -> int:
         """The slots of a cache that keeps little more: a window, and new entries where a step has several."""
         new = sizes[self.new]
         # One more than the fewest, so that what divides both divides their sum, and chips can split the slots.
-        return min(sizes[self.context], int(self.fewest(sizes)) + (new > 1))
+        return min(sizes[self.context], self.fewest(sizes) + (new > 1))
 
 
 def slots_at(wraps: Sequence[Wrap], before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

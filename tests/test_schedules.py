@@ -34,12 +34,14 @@ def test_lengths_have_the_published_figures(schedules: ModuleType) -> None:
 def test_the_document_is_what_is_predicted_and_its_steps_are_as_measured(schedules: ModuleType) -> None:
     given, found = schedules.scheduled(), schedules.scheduled(None, None)
     assert schedules.document(given, found) == schedules.DOCUMENT.read_text()
-    predicted = [rung.scheduled.total_s for rung in schedules.ladder(given)]
+    steps = schedules.ladder(given)
+    predicted = [rung.scheduled.total_s for rung in schedules.compared(steps)]
     ratios = [one / other for one, other in zip(predicted, schedules.MEASURED_S, strict=True)]
     assert max(ratios[1:]) / min(ratios[1:]) < 1.15  # the first sends most over PCIe, at its full rate
     assert all(0.7 < ratio < 1 for ratio in ratios)
     for first, following in pairwise(predicted):
         assert following < 1.011 * first  # of as many more tokens
     assert predicted[6] == min(predicted)
-    with_found = [rung.scheduled.total_s for rung in schedules.ladder(found)]
+    with_found = [rung.scheduled.total_s for rung in schedules.compared(schedules.ladder(found))]
+    assert steps[0].scheduled.total_s < predicted[0], "the quickest plan splits batches"
     assert with_found == sorted(with_found, reverse=True) and with_found[6] < predicted[6]

@@ -159,6 +159,14 @@ def of_batches(program: Program, batch: int, new: int, context: int) -> Program:
     return replace(program, phases=(_sized(program, _prefill(program, dims), sizes, 1),))
 
 
+def slots_of_batches(program: Program, new: int, context: int) -> dict[str, int]:
+    """The slots of the caches that wrap of such a program, by their dims. Raises InputError as `of_batches` does."""
+    dims = serving(program)
+    before = dict(_prefill(program, dims).sizes)
+    after = before | dict.fromkeys(dims.new, new) | {dims.context or "": context}
+    return {wrap.slots: before[wrap.slots] for wrap in program.wraps} | slots_at(program.wraps, before, after)
+
+
 def sized_by_stream(program: Program) -> dict[str, str]:
     """The dims that a stream of requests gives sizes, by the option that does so."""
     dims = serving(program)

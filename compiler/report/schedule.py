@@ -28,7 +28,7 @@ from ..sweep.schedule import (
 from ..text.lengths import Lengths
 from ..text.terminal import count_text, table, time_text
 
-COLUMNS = ("batch", "runs", "part", "cached", "tokens", "member")
+COLUMNS = ("batch", "runs", "part", "cached", "tokens", "member", "share")
 
 
 def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
@@ -48,7 +48,7 @@ def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
         "",
         f"  All of it takes {time_text(best.total_s)}: {count_text(requests / best.total_s)} requests a second.",
         *_waiting(found),
-        *(f"  {remark}" for remark in unsplit(found)),
+        *(f"  {remark}" for remark in split_remarks(found)),
         f"  Of {best.tokens:,} tokens {best.padding:,} are padding, {_share(best.padding, best.tokens)}.",
         f"  {_saved(found)}",
         "",
@@ -95,7 +95,7 @@ def _saved(found: Schedule) -> str:
 
 def step_remarks(found: Schedule, rungs: Sequence[Rung]) -> Iterator[str]:
     """Which of the steps is the schedule's, where that is not the last one, and which take less time than it does; and
-    that all chips at once, which stages are beside, split no batch."""
+    over how many of them all chips at once, which stages are beside, split a batch."""
     best = found.best
     own = [rung.name for rung in rungs if rung.scheduled is best]
     if own and rungs[-1].scheduled is not best:
@@ -103,14 +103,31 @@ def step_remarks(found: Schedule, rungs: Sequence[Rung]) -> Iterator[str]:
     quicker = [rung.name for rung in rungs if rung.fits and rung.scheduled.total_s < best.total_s]
     if quicker:
         yield f"Quicker without the thresholds or stages that are given: {', '.join(quicker)}."
-    if rungs and found.job.stages > 1:
-        yield "All chips at once split no batch among them: planned for its size it may take less."
+    ways = len(rungs[0].scheduled.batches[0].shares) if rungs and found.job.stages > 1 else 1
+    if ways > 1:
+        yield f"All chips at once split each batch over {ways} of them."
 
 
-def unsplit(found: Schedule) -> Iterator[str]:
-    """That layouts split no batch, where several chips run one together."""
-    if found.job.mesh.chips > found.job.stages:
-        yield "No batch is split over the chips that run it together: planned for its size it may take less."
+def split_remarks(found: Schedule) -> Iterator[str]:
+    """Over how many chips a batch is split, where several run one together, and what empty rows this takes; what all of
+    it takes where they split it otherwise."""
+    if found.job.mesh.chips == found.job.stages:
+        return
+    best, ways = found.best, found.plan.ways
+    if ways > 1:
+        share = _share(best.empty, best.tokens)
+        yield f"Each batch is split over {ways} chips; {best.empty:,} tokens are of rows left empty for it, {share}."
+    else:
+        yield "No batch is split over the chips that run it together."
+    others = ", ".join(map(_otherwise, found.others))
+    if others:
+        yield f"By plans that split them otherwise it takes {others}."
+
+
+def _otherwise(found: Schedule) -> str:
+    room = found.best.held_bytes <= found.job.hardware.room_bytes
+    over = f"over {found.plan.ways}" if found.plan.ways > 1 else "over none"
+    return f"{time_text(found.best.total_s)} {over}" + ("" if room else ", without room for it")
 
 
 def _waiting(found: Schedule) -> Iterator[str]:
@@ -180,7 +197,8 @@ def _rungs(rungs: Sequence[Rung]) -> Iterator[tuple[str, ...]]:
 
 def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> str:
     """A schedule as JSON: its figures, and each batch with its members, requests by their lines and contexts by their
-    ids."""
+    ids. Chips split its `rows` into shares that are as large: the first members are those of the first, and so on, as
+    many as `share_sizes` says, and what a share has besides is empty."""
     job, best = found.job, found.best
     data: dict[str, Any] = {
         "model": job.program.name,
@@ -191,10 +209,13 @@ def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> s
         "step": found.step,
         "threshold_tokens": found.threshold if found.step in BY_TOKENS else None,
         "context_threshold_tokens": found.context_threshold if found.step in BY_SHARED_TOKENS else None,
+        "batch_shares": found.plan.ways,
         "hbm_bytes": best.held_bytes,
         **_figures(best),
         "padding_saved_tokens": found.padding_saved,
     }
+    if found.others:
+        data["otherwise"] = [{"batch_shares": other.plan.ways, **_figures(other.best)} for other in found.others]
     if found.rates is not None:
         data["rates"] = {
             "lengths": list(found.rates.lengths),
@@ -212,6 +233,8 @@ def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> s
             "cached": batch.cached,
             "tokens": batch.new,
             "members": _members(batch, lengths),
+            "rows": batch.rows,
+            "share_sizes": [len(share) for share in batch.shares],
             "short": batch.short,
             "starts_s": timeline.starts[:, n].tolist(),
             "ends_s": timeline.ends[:, n].tolist(),
@@ -227,6 +250,7 @@ def _figures(one: Scheduled) -> dict[str, Any]:
         "bubbles": max(0.0, one.timeline.bubbles),
         "tokens": one.tokens,
         "padding_tokens": one.padding,
+        "empty_tokens": one.empty,
         "batch_count": len(one.batches),
     }
 
@@ -239,12 +263,14 @@ def _members(batch: Batch, lengths: Lengths) -> list[str] | list[int]:
 
 def schedule_csv(found: Schedule, lengths: Lengths) -> str:
     """The batches of a schedule in order, a line for each of their members: a request by its line, a context by its id.
-    `tokens`: what each member takes, padded, after `cached` ones."""
+    `tokens`: what each member takes, padded, after `cached` ones. `share`: in which it is, from 0 on, of the shares
+    into which chips split the batch."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for number, batch in enumerate(found.best.batches):
         part = "" if batch.part is None else batch.part
-        rows = ((number, batch.runs, part, batch.cached, batch.new, member) for member in _members(batch, lengths))
-        writer.writerows(rows)
+        shares = [place for place, share in enumerate(batch.shares) for _ in share]
+        for member, share in zip(_members(batch, lengths), shares, strict=True):
+            writer.writerow((number, batch.runs, part, batch.cached, batch.new, member, share))
     return out.getvalue()

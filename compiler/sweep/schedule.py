@@ -4,12 +4,16 @@ A threshold is a count of tokens from which a batch keeps the chips busy. Where 
 at what is read off the plan, the least count at which it reaches nearly the flops a second that it ever reaches, and
 is doubled, and with it that of the shared tokens of a part of the contexts, to where all takes the least time. No step
 towards such batches is taken for granted: requests run by the step with which they take least.
+
+Chips may split batches, whose rows are then so many that they divide, some of them empty. Weights stay where one plan
+has them, so that it is chosen for all requests: of plans that split batches over none and over more and more chips the
+one by which all takes least, with the thresholds, the step and the empty rows that are its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -27,11 +31,13 @@ from ...passes.batches.batches import (
     by_longest,
     by_shortest,
     in_file_order,
+    rows_of,
     shared_contexts,
     whole_requests,
 )
 from ...passes.batches.pipeline import Timeline, run
-from ..plan.batch_times import BatchTimes, batch_times
+from ...passes.plan import NoPlan
+from ..plan.batch_times import BatchTimes, batch_times, splits
 from ..text.processes import counted
 
 SATURATED = 0.9  # of the best rate: what a batch at its threshold reaches
@@ -108,22 +114,28 @@ class Scheduled:
         """Those of them that stand for nothing."""
         return self.tokens - sum(batch.own for batch in self.batches)
 
+    @property
+    def empty(self) -> int:
+        """Those of these in rows that are empty, since chips split a batch into shares that are as large."""
+        return sum(batch.empty for batch in self.batches)
+
 
 @dataclass(frozen=True)
 class Rung:
     """What a schedule takes that does without some of the steps to the last one. `fits`: whether the chips have room
-    for it."""
+    for it. `others`: the same by plans that split batches otherwise, where these were looked at for it alone."""
 
     name: str
     scheduled: Scheduled
     fits: bool
+    others: tuple[Scheduled, ...] = ()
 
 
 @dataclass(frozen=True)
 class Schedule:
     """The batches of a job by the `step` with which they take least, of those that keep to what is given, and under the
     thresholds that hold. `context_threshold`: None where no contexts are shared. `rates`: what the threshold of a batch
-    was read off, None where it was given."""
+    was read off, None where it was given. `others`: what is best by the plans that split batches otherwise."""
 
     job: Job
     plan: BatchTimes
@@ -132,6 +144,7 @@ class Schedule:
     rates: Rates | None
     step: Step
     trials: Trials
+    others: tuple[Schedule, ...] = ()
 
     @property
     def best(self) -> Scheduled:
@@ -168,9 +181,37 @@ class Schedule:
 
 def schedule(job: Job) -> Schedule:
     """The best batches of some job. Raises InputError where the model does not fit, or does not run in such stages."""
+    every = [_by_plan(job, plan) for plan in _plans(job, job.stages)]
+    least = min(every, key=lambda found: _rank(found.best, job))  # of equals the one that splits least
+    return replace(least, others=tuple(found for found in every if found is not least))
+
+
+def _plans(job: Job, stages: int) -> tuple[BatchTimes, ...]:
+    """The plans of some job that split batches over no chips, and over more and more: those that fit. Raises NoPlan
+    where none does."""
     lengths = job.requests.lengths
-    plan = batch_times(job.program, job.mesh, job.stages, job.hardware, round(sum(lengths) / len(lengths)))
-    rates = None
+    mean, found, refused = round(sum(lengths) / len(lengths)), dict[int, BatchTimes](), list[NoPlan]()
+    for ways in splits(job.mesh, stages):
+        try:
+            plan = batch_times(job.program, job.mesh, stages, job.hardware, mean, ways)
+        except NoPlan as error:
+            refused.append(error)
+        else:
+            found.setdefault(plan.ways, plan)  # a plan that was asked for more is the same again
+    if not found:
+        raise refused[0]
+    return tuple(found[ways] for ways in sorted(found))
+
+
+def _rank(one: Scheduled, job: Job) -> tuple[bool, float]:
+    """What is less of batches that are better: those that fit by their time, then others by what they hold."""
+    room = one.held_bytes <= job.hardware.room_bytes
+    return not room, one.total_s if room else one.held_bytes
+
+
+def _by_plan(job: Job, plan: BatchTimes) -> Schedule:
+    """The best batches by one plan."""
+    lengths, rates = job.requests.lengths, None
     trials = Trials(job, plan)
     if job.threshold is not None:
         found = trials.with_contexts(job.threshold, job.threshold)
@@ -185,13 +226,13 @@ def ladder(found: Schedule) -> tuple[Rung, ...]:
     stages. Of the steps in its stages that keep to what is given, and fit, none takes less than the schedule."""
     job, plan, rungs = found.job, found.plan, list[Rung]()
 
-    def rung(name: str, scheduled: Scheduled) -> Rung:
-        return Rung(name, scheduled, scheduled.held_bytes <= job.hardware.room_bytes)
+    def rung(name: str, scheduled: Scheduled, others: tuple[Scheduled, ...] = ()) -> Rung:
+        return Rung(name, scheduled, scheduled.held_bytes <= job.hardware.room_bytes, others)
 
     if plan.stages > 1:
-        lengths = job.requests.lengths
-        whole = batch_times(job.program, job.mesh, 1, job.hardware, round(sum(lengths) / len(lengths)))
-        rungs.append(rung(f"all chips at once, {Step.PLAIN}", _timed(whole, found.plain.batches)))
+        whole = [_timed(one, _divided(job.requests, Step.PLAIN, (1, None), one.ways)) for one in _plans(job, 1)]
+        least = min(whole, key=lambda one: _rank(one, job))
+        rungs.append(rung(f"all chips at once, {Step.PLAIN}", least, tuple(one for one in whole if one is not least)))
     where = f"in {plan.stages} stages" if plan.stages > 1 else "all chips at once"
     for step in Step:
         if step not in SHARING or found.context_threshold is not None:
@@ -289,7 +330,8 @@ class Trials:
         if step not in SHARING:
             thresholds = thresholds[0], None
         if (step, thresholds) not in self.tried:
-            self.tried[step, thresholds] = _timed(self.plan, _divided(self.job.requests, step, thresholds))
+            batches = _divided(self.job.requests, step, thresholds, self.plan.ways)
+            self.tried[step, thresholds] = _timed(self.plan, batches)
         return self.tried[step, thresholds]
 
     def fits(self, step: Step, thresholds: Thresholds) -> bool:
@@ -297,22 +339,22 @@ class Trials:
         return self.scheduled(step, thresholds).held_bytes <= self.job.hardware.room_bytes
 
 
-def _divided(requests: Requests, step: Step, thresholds: Thresholds) -> tuple[Batch, ...]:
-    """Requests as batches by some step."""
+def _divided(requests: Requests, step: Step, thresholds: Thresholds, ways: int) -> tuple[Batch, ...]:
+    """Requests as batches by some step, each in so many shares."""
     tokens, shared_tokens = thresholds
     if step is Step.PLAIN:
-        return in_file_order(requests, PLAIN_REQUESTS)
+        return in_file_order(requests, PLAIN_REQUESTS, ways)
     if shared_tokens is None:
-        return whole_requests(requests, by_longest(tokens))
+        return whole_requests(requests, by_longest(tokens, ways), ways)
     contexts = by_shortest(shared_tokens) if step in BY_SHARED_TOKENS else by_count(PLAIN_CONTEXTS)
-    endings = by_longest(tokens) if step in BY_TOKENS else by_count(PLAIN_REQUESTS)
-    parts = shared_contexts(requests, contexts, endings, tokens if step is Step.MINI else None)
+    endings = by_longest(tokens, ways) if step in BY_TOKENS else by_count(PLAIN_REQUESTS, ways)
+    parts = shared_contexts(requests, contexts, endings, tokens if step is Step.MINI else None, ways)
     return tuple(batch for part in parts for batch in part)
 
 
 def _sizes(batches: Sequence[Batch]) -> tuple[Floats, Floats, Floats]:
-    """Sequences, new tokens and context of batches."""
-    rows = [(len(batch.members), batch.new, batch.cached + batch.new) for batch in batches]
+    """Sequences, empty ones included, new tokens and context of batches."""
+    rows = [(batch.rows, batch.new, batch.cached + batch.new) for batch in batches]
     batch, new, context = np.array(rows, dtype=np.float64).T
     return batch, new, context
 
@@ -324,22 +366,24 @@ def _timed(plan: BatchTimes, batches: Sequence[Batch]) -> Scheduled:
 
 
 def _held_bytes(plan: BatchTimes, batches: Sequence[Batch], layers: int) -> float:
-    """About the most that a chip of a stage with so many layers holds: the cache of a part, beside its largest
-    batch."""
-    cached: dict[int | None, int] = {}
+    """About the most that a chip of a stage with so many layers holds: a batch beside what of its part is cached
+    before it."""
+    found = list[tuple[int, int, int, int]]()
+    part, cached_rows, cached = None, 0, 0
     for batch in batches:
+        if batch.part != part:
+            part, cached_rows, cached = batch.part, 0, 0
+        found.append((batch.rows, batch.new, cached_rows, cached))
         if batch.runs is Runs.CONTEXTS:
-            cached[batch.part] = cached.get(batch.part, 0) + batch.tokens
-    tokens = np.array([(batch.tokens, cached.get(batch.part, 0)) for batch in batches], dtype=np.float64)
-    own, beside = tokens.T
-    return float(plan.held_bytes(own, beside, layers).max())
+            cached_rows, cached = cached_rows + batch.rows, batch.new
+    rows, new, beside, places = np.array(found, dtype=np.float64).T
+    return float(plan.held_bytes(rows, new, beside, places, layers).max())
 
 
 def _rate(plan: BatchTimes, batch: Floats, length: Floats) -> Floats:
     """Flops a second of each of the chips that work on a batch."""
-    sizes = batch, length, length
-    busy_s: Floats = plan.seconds(*sizes).sum(axis=0)
-    return plan.flops(*sizes) / (busy_s * (plan.chips // plan.stages))
+    busy_s: Floats = plan.seconds(rows_of(batch, plan.ways), length, length).sum(axis=0)
+    return plan.flops(batch, length, length) / (busy_s * (plan.chips // plan.stages))
 
 
 def _rates(plan: BatchTimes, lengths: Sequence[int]) -> Rates:

@@ -24,7 +24,7 @@ from ...sweep.answers import Frontier, Spot, plotted
 from ...sweep.schedule import Rung, Schedule
 from ...text.terminal import LAYOUT, count_text, time_text
 from ..explain_text import Explained, explained_phase
-from ..schedule import step_remarks, unsplit
+from ..schedule import split_remarks, step_remarks
 from ..text import seconds_of
 from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
@@ -108,7 +108,7 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
         title=f"Schedule of {requests:,} requests, {job.program.name}",
         facts=facts,
         warnings=[warning.message for warning in found.warnings],
-        notes=tuple(unsplit(found)),
+        notes=tuple(split_remarks(found)),
         drawing=draw_pipeline(best),
         details=details,
         shared=lambda number: best.batches[number].runs == "contexts",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from programs import TINY_DECODER
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands import schedule as command
@@ -25,8 +26,7 @@ from escc.passes.options import Options
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "written" / "schedule.txt"
 MODEL = str(ROOT / "examples" / "schedule" / "llama-33b.esti")
-ON = ("--chips", "4", "--hardware", "v100-pcie")
-STAGED = (*ON, "--stages", "4")
+STAGED = ("--chips", "4", "--hardware", "v100-pcie", "--stages", "4")
 
 
 @pytest.fixture
@@ -82,21 +82,33 @@ def test_batches_run_as_predicted(lengths: Path) -> None:
                 assert batch["cached"] + batch["tokens"] >= int(row["context"]) + int(row["ending"])
 
 
-def test_a_batch_takes_what_its_plan_takes(tmp_path: Path) -> None:
-    path = tmp_path / "one.csv"
-    path.write_text("context,ending\n" + "80,49\n" * 33)
-    found = data(path, MODEL, *ON, "--theta", "1")
-    lone = [batch for batch in found["batches"] if len(batch["members"]) == 1]
-    assert len(lone) == len(found["batches"]) == 33
-    program = load(MODEL)
-    chip = Hardware.load("v100-pcie")
-    planned = of_batches(program, 31, 129, 129)  # as many as it is planned for
-    compiled = compile_phase(planned, "prefill", Mesh.parse("4"), Options(chip))
-    every = data(path, MODEL, *ON, "--theta", str(31 * 129))
-    assert [len(batch["members"]) for batch in every["batches"]] == [33]
-    one_s, all_s = lone[0]["ends_s"][0], every["total_s"]
-    assert one_s < compiled.estimate.totals().total_s < all_s
-    assert all_s / compiled.estimate.totals().total_s == pytest.approx(33 / 31, rel=0.01)
+def test_a_batch_that_chips_split_takes_what_compiling_for_its_rows_says(tmp_path: Path) -> None:
+    path, model = tmp_path / "l.csv", tmp_path / "tiny.esti"
+    path.write_text("context,ending\n" + "".join(f"{40 + n % 5},25\n" for n in range(33)))
+    model.write_text(TINY_DECODER)
+    on = ("--chips", "2x2", "--hardware", "tpu-v4")
+    found = data(path, model, *on, "--theta", "600")
+    assert found["batch_shares"] == 4 and [other["batch_shares"] for other in found["otherwise"]] == [1, 2]
+    assert all(other["total_s"] > found["total_s"] for other in found["otherwise"])
+    program, taken_s, empty = load(model), 0.0, 0
+    for batch in found["batches"]:
+        rows, tokens = batch["rows"], batch["tokens"]
+        assert rows == 4 * max(batch["share_sizes"]) and sum(batch["share_sizes"]) == len(batch["members"])
+        assert rows * tokens >= 600
+        compiled = compile_phase(
+            of_batches(program, rows, tokens, tokens), "prefill", Mesh.parse("2x2"), Options(Hardware.load("tpu-v4"))
+        )
+        assert batch["ends_s"][0] - taken_s == pytest.approx(compiled.estimate.totals().total_s)
+        taken_s, empty = batch["ends_s"][0], empty + (rows - len(batch["members"])) * tokens
+    assert found["total_s"] == pytest.approx(taken_s) and found["empty_tokens"] == empty > 0
+    text = schedule(path, model, *on, "--theta", "600").stdout
+    assert f"  Each batch is split over 4 chips; {empty:,} tokens are of rows left empty for it, " in text
+    assert "  By plans that split them otherwise it takes " in text
+    rows = list(csv.DictReader(schedule(path, model, *on, "--theta", "600", "--emit", "csv").stdout.splitlines()))
+    in_shares = [[int(row["share"]) for row in rows if row["batch"] == str(n)] for n in range(len(found["batches"]))]
+    sizes = [[shares.count(n) for n in range(4)] for shares in in_shares]
+    assert sizes == [batch["share_sizes"] for batch in found["batches"]]
+    assert in_shares == [sorted(shares) for shares in in_shares]
 
 
 def test_found_thresholds_take_less_than_those_around(lengths: Path) -> None:

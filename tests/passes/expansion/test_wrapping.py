@@ -168,7 +168,14 @@ def test_batches_are_timed_with_what_they_keep_of_their_contexts() -> None:
     found = batch_times(parse(WINDOW + PHASES), Mesh.parse("2"), 1, Hardware.of_paper("tpu-v4"), 64)
     contexts = np.array([6.0, 12.0, 100.0, 200.0])
     short, near, *far = found.flops(np.full(4, 3.0), np.full(4, 6.0), contexts)
-    assert short < near < far[0] == far[1], "13 places are kept of a context of more"
+    assert short < near < far[0] == far[1], "14 places are kept of a context of more"
+
+
+def test_what_is_cached_beside_a_batch_keeps_a_window() -> None:
+    found = batch_times(parse(WINDOW + PHASES), Mesh.parse("2"), 1, Hardware.of_paper("tpu-v4"), 64)
+    cached = np.array([3.0, 7.0, 8.0, 100.0])
+    short, window, *longer = found.held_bytes(np.full(4, 2.0), np.full(4, 3.0), np.full(4, 10.0), cached, 1)
+    assert short < window and longer == [window, window], "the next token sees 7 before it"
 
 
 def test_what_wraps_is_printed_and_read_back() -> None:

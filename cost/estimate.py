@@ -176,8 +176,9 @@ class OpWork:
 @dataclass(frozen=True)
 class Transfer:
     """A collective, once: what a chip holds before and after it (bytes), and over how many chips it goes.
-    `joined`: it is part of the collective before it. `load`: how many times these bytes the chip has that has most,
-    where entries are chosen unevenly: its links are the busiest, and others wait for it."""
+    `ahead`: where it is part of the collective before it, what that carries already, of the bytes that say how long it
+    takes. `load`: how many times these bytes the chip has that has most, where entries are chosen unevenly: its links
+    are the busiest, and others wait for it."""
 
     result: str
     operand: str
@@ -187,13 +188,30 @@ class Transfer:
     before_bytes: Any
     after_bytes: Any
     ways: Any
-    joined: bool = False
+    ahead: tuple[Any, Any] | None = None
     load: Any = 1
+
+    @property
+    def joined(self) -> bool:
+        """Whether it is part of the collective before it."""
+        return self.ahead is not None
 
     @property
     def busiest_bytes(self) -> tuple[Any, Any]:
         """What the chip that has most holds before and after it."""
         return self.before_bytes * self.load, self.after_bytes * self.load
+
+    @property
+    def carried_bytes(self) -> tuple[Any, Any]:
+        """The same of all that the collective carries that it is part of, as far as this."""
+        (before, after), (first, second) = self.busiest_bytes, self.ahead or (0, 0)
+        return first + before, second + after
+
+    def seconds(self, network: Network, number: Callable[[Any], Any] = lambda held: held) -> Any:
+        """Seconds, or what it adds to the collective before it. `number`: what bytes are taken as, as floats."""
+        before, after = map(number, self.busiest_bytes)
+        ahead = None if self.ahead is None else (number(self.ahead[0]), number(self.ahead[1]))
+        return network.collective_s(self.kind, self.axes, before, after, ahead)
 
     @property
     def bytes_sent(self) -> Any:
@@ -222,6 +240,7 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     plain = {name: value.value for name, value in values.items()}
     launched, hidden = launches(spmd, dict(spmd.sizes)), shown(spmd)
     timed, sized = scale.timed, (scale.numbers or scale).timed
+    last: Transfer | None = None
     for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which) as stored:
@@ -239,7 +258,10 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
                 before, after = (scale.local_bytes(values[n]) for n in (operand, result))
                 moved, layouts = (before, after, scale.ways(axes)), [values[operand], values[result]]
                 load = scale.load(layouts, spmd.mesh)
-                yield Transfer(result, operand, placed.times, kind(collective), axes, *moved, joined, load)
+                assert last is not None or not joined, "it is part of one before it"
+                ahead = last.carried_bytes if last is not None and joined else None
+                last = Transfer(result, operand, placed.times, kind(collective), axes, *moved, ahead, load)
+                yield last
 
 
 def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
@@ -258,10 +280,9 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
                 work_s = hardware.compute_s(done.flops, done.dtype), hardware.memory_s(done.hbm_bytes, done.cache_bytes)
                 beside_s, seconds = hardware.launch_s(done), float(hardware.work_s(done))
                 ops.append(OpCost(result, times, done.flops, done.hbm_bytes, *work_s, beside_s, seconds))
-            case Transfer(result, _, times, name, axes, joined=joined):
-                before, after = map(float, step.busiest_bytes)
-                taken = float(network.collective_s(name, axes, before, after, joined))
-                moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, joined))
+            case Transfer(result, _, times, name, axes):
+                taken = float(step.seconds(network, float))
+                moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, step.joined))
     found = Estimate(tuple(ops), tuple(moves), tuple(stored))
     if loops := tuple(walk_loops(spmd.body)):
         alone = steps_alone(found, spmd)

@@ -9,7 +9,7 @@ is read off their protocols instead, stage by stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, combinations, groupby
@@ -21,6 +21,7 @@ from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh, part_of
 from .elementwise import smaller
 from .hardware import Convention, Hardware, Protocols, Switch, Torus
+from .sendings import Sending, StageSending, sendings_of
 from .topology import Axis, Level, place_axes
 
 
@@ -97,21 +98,57 @@ class Network:
     symbols: Terms | None = None
 
     def collective_s(
-        self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any, joined: bool = False
+        self,
+        kind: CollectiveKind,
+        axes: Sequence[str],
+        before_bytes: Any,
+        after_bytes: Any,
+        ahead: tuple[Any, Any] | None = None,
     ) -> Any:
         """Seconds of a collective of `kind` over `axes`; local bytes before and after it.
 
-        Bytes may be numbers, arrays or symbols. `joined`: what it adds to a collective that it is
-        part of; its bytes alone, as they add and the latency is paid once. What was measured starts its
-        protocol for large messages with each part nevertheless, or prices would not add: never too little.
+        Bytes may be numbers, arrays or symbols. `ahead`: the bytes, before and after, that a collective carries
+        already that it is part of; then what it adds to that. The latency is paid once, and so is the start of a
+        protocol for large messages: what runs as one takes what one collective of all its bytes does.
         """
-        fixed_s = 0.0 if joined else self.latency_s(kind, axes)
-        return fixed_s + self._transfer_s(kind, axes, before_bytes, after_bytes)
+        if ahead is None:
+            return self.latency_s(kind, axes) + self._transfer_s(kind, axes, before_bytes, after_bytes)
+        if not self.is_measured(kind):
+            return self._transfer_s(kind, axes, before_bytes, after_bytes)  # they add
+        whole_s = self._transfer_s(kind, axes, ahead[0] + before_bytes, ahead[1] + after_bytes)
+        return whole_s - self._transfer_s(kind, axes, *ahead)
 
     def least_added_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
         """The least that bytes add to a collective that they are part of, whatever else that carries: at the quicker
         rate of what was measured, without the start that all of it pays once."""
-        return self._transfer_s(kind, axes, before_bytes, after_bytes, starts=False)
+        sendings = self.sendings(kind, axes)
+        if sendings:
+            return before_bytes * sendings[-1].s_per_byte
+        return self._transfer_s(kind, axes, before_bytes, after_bytes)
+
+    def sendings(self, kind: CollectiveKind, axes: Sequence[str]) -> tuple[Sending, ...]:
+        """The ways in which the bytes of a measured collective may go, in numbers, as `sendings_of` has them: it takes
+        its latency and the quickest of them. None where it was not measured or nothing is sent."""
+        return self._known_sendings(kind, tuple(axes))
+
+    @cached_property
+    def _known_sendings(self) -> Callable[[CollectiveKind, tuple[str, ...]], tuple[Sending, ...]]:
+        return cache(self._sendings)
+
+    def _sendings(self, kind: CollectiveKind, axes: tuple[str, ...]) -> tuple[Sending, ...]:
+        if not self.is_measured(kind) or self.mesh.size(*axes) == 1:
+            return ()
+        protocols = self._protocols(kind)
+        assert protocols is not None, "it is measured"
+        return sendings_of(self._stage_sendings(kind, axes, 1.0, protocols, self._figures))
+
+    def passing_on(self, axis: str) -> tuple[Sending, ...]:
+        """The ways to hand a value on to the chip at the same place of the next stage, `axis` being that of stages."""
+        latency_s = float(self.start_s + self.hop_s(axis))
+        sendings = self.sendings(CollectiveKind.PERMUTE, (axis,))
+        if sendings:
+            return tuple(replace(sending, start_s=latency_s + sending.start_s) for sending in sendings)
+        return (Sending(latency_s, float(1 / self.passing_bytes_per_s(axis, both_ways=False))),)
 
     def latency_s(self, kind: CollectiveKind, axes: Sequence[str]) -> Any:
         """What a collective takes whatever it carries: the start, and each step's way to the next chip.
@@ -151,10 +188,8 @@ class Network:
         alike = CollectiveKind.ALL_TO_ALL if kind == CollectiveKind.PERMUTE else kind
         return dict(self.hardware.protocols).get(alike)
 
-    def _transfer_s(
-        self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any, starts: bool = True
-    ) -> Any:
-        """Seconds for the bytes alone; of what was measured with the `starts` of its protocol for large messages."""
+    def _transfer_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
+        """Seconds for the bytes alone; of what was measured with the start of its protocol for large messages."""
         sent = bytes_sent(kind, before_bytes, after_bytes, self._terms.ways(axes), self._terms.many)
         if self.hardware.convention is Convention.FLAT:
             return sent / self._terms.bandwidth
@@ -162,8 +197,7 @@ class Network:
             return 0 * sent
         protocols = self._protocols(kind)
         if protocols is not None:
-            given = protocols if starts else replace(protocols, bulk_start_s=None)
-            return self._measured_s(kind, axes, before_bytes, after_bytes, given)
+            return self._measured_s(kind, axes, before_bytes, protocols)
         match kind:
             case CollectiveKind.ALL_TO_ALL:
                 return before_bytes * self._known_exchange_s_per_byte(tuple(axes), False)
@@ -172,12 +206,21 @@ class Network:
             case _:
                 return sent / self.gather_bytes_per_s(axes)
 
-    def _measured_s(
-        self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any, protocols: Protocols
-    ) -> Any:
-        """Seconds for the bytes of a measured collective. Where it goes over nodes as well it goes in stages, of
-        which that between the nodes carries what is left, or there so far, of the bytes."""
-        terms, seconds = self._terms, 0
+    def _measured_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, protocols: Protocols) -> Any:
+        """Seconds for the bytes of a measured collective."""
+        seconds = 0
+        for stage in self._stage_sendings(kind, axes, before_bytes, protocols, self._terms):
+            if protocols.bulk_share is None:
+                seconds = seconds + stage.sent_s
+            else:
+                seconds = seconds + smaller(stage.sent_s, stage.bulk_start_s + stage.bulk_s)
+        return seconds
+
+    def _stage_sendings(
+        self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, protocols: Protocols, terms: Terms
+    ) -> Iterator[StageSending]:
+        """How each stage of a measured collective may go, for so many bytes. Where it goes over nodes as well it goes
+        in stages, of which that between the nodes carries what is left, or there so far, of the bytes."""
         held = before_bytes if kind == CollectiveKind.ALL_GATHER else before_bytes / terms.ways(axes)
         for stage in self.gather_stages(axes):
             ways = terms.ways(_names(stage))
@@ -189,12 +232,9 @@ class Network:
                 case _:
                     sent = held * terms.others(ways) * (2 if kind == CollectiveKind.ALL_REDUCE else 1)
             held = held * ways
-            rate = terms.rate(stage[0][0])
-            quick = sent / (rate * protocols.share)
-            if protocols.bulk_share is not None:
-                quick = smaller(quick, (protocols.bulk_start_s or 0.0) + sent / (rate * protocols.bulk_share))
-            seconds = seconds + quick
-        return seconds
+            rate, bulk_share = terms.rate(stage[0][0]), protocols.bulk_share or protocols.share
+            starts_s = protocols.bulk_start_s or 0.0
+            yield StageSending(sent / (rate * protocols.share), starts_s, sent / (rate * bulk_share))
 
     def axis_class(self, axis: str) -> object:
         """What sets an axis apart: axes of one class can change places in any plan at no cost."""

@@ -19,6 +19,7 @@ import numpy as np
 from ..ir.spmd import SpmdProgram
 from .elementwise import Larger, larger
 from .estimate import local_bytes
+from .sendings import Sending, quickest_s
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,14 @@ class Rounds:
 @dataclass(frozen=True)
 class Passing:
     """What handing a value to the next stage costs: each chip sends what it holds of it to the chip at its place.
-    `values`: those that are handed on. `start_s` for each, and `s_per_byte`."""
+    `values`: those that are handed on; each goes the quickest of the ways `sendings`."""
 
     values: frozenset[str] = frozenset()
-    start_s: float = 0.0
-    s_per_byte: float = 0.0
+    sendings: tuple[Sending, ...] = (Sending(0.0, 0.0),)
 
     def seconds(self, size_bytes: Any) -> Any:
         """Seconds for one value; bytes on a chip may be an array."""
-        return self.start_s + size_bytes * self.s_per_byte
+        return quickest_s(self.sendings, size_bytes)
 
 
 NO_PASSING = Passing()

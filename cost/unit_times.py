@@ -44,9 +44,8 @@ def unit_times(spmd: SpmdProgram, hardware: Hardware, sizes: Mapping[str, Floats
         match step:
             case OpWork(result, times, done):
                 taken = hardware.work_s(done)
-            case Transfer(result, _, times, kind, axes, joined=joined):
-                before, after = (_array(held, count) for held in step.busiest_bytes)
-                taken = network.collective_s(kind, axes, before, after, joined)
+            case Transfer(result, _, times):
+                taken = step.seconds(network, lambda held: _array(held, count))
             case StoredBytes():
                 continue
         unit = unit_of[result]

@@ -99,12 +99,9 @@ def work_of(rows: Sequence[Sequence[tuple[Step, int]]], programs: Programs, hard
 
 def _taken(item: Transfer, networks: Sequence[Network]) -> tuple[float, ...]:
     """The bytes, starts and hops of a collective as seconds, each at a rate of one; or all its seconds."""
-    held = float(item.before_bytes), float(item.after_bytes)
-    sizes = held, (0.0, 0.0), (0.0, 0.0)
-    taken = tuple(
-        float(network.collective_s(item.kind, item.axes, *size, joined=item.joined))
-        for network, size in zip(networks, sizes, strict=True)
-    )
+    nothing = replace(item, load=0, ahead=(0, 0) if item.joined else None)
+    steps = item, nothing, nothing
+    taken = tuple(float(step.seconds(network, float)) for step, network in zip(steps, networks, strict=True))
     return (0.0, 0.0, 0.0, taken[0]) if networks[0].is_measured(item.kind) else (*taken, 0.0)
 
 

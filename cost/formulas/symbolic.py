@@ -16,8 +16,7 @@ from sympy import Expr, Symbol
 from ...ir.collective import CollectiveKind
 from ...ir.dataflow import readers
 from ...ir.dtype import Dtype
-from ...ir.program import walk
-from ...ir.spmd import Move, SpmdProgram
+from ...ir.spmd import SpmdProgram
 from ..estimate import OpWork, Scale, Transfer, concrete_sizes, local_bytes, step_costs
 from ..hardware import Convention, Hardware
 from ..network import Network, Terms, bytes_sent
@@ -78,7 +77,7 @@ class Symbols:
 class SymbolicMove:
     """One collective, once. `results`: the values of the steps that it stands for, several where a
     collective runs one dim after another and is written as one. `joined`: it is part of the one
-    before it, and adds its bytes alone."""
+    before it, and `seconds` are what it adds."""
 
     results: tuple[str, ...]
     times: int
@@ -160,11 +159,8 @@ def symbolic(
     def seconds(step: Transfer) -> Expr:
         if bandwidth is Bandwidth.AXIS:
             return sent_by(step) * step.load / (_shares(step, bandwidth) * symbols.network)
-        held, is_part = step.busiest_bytes, step.result in joined
-        return sympy.sympify(network.collective_s(step.kind, step.axes, *held, joined=is_part))
+        return sympy.sympify(step.seconds(network))
 
-    items = (placed.item for placed in walk(spmd.body))
-    joined = {item.result for item in items if isinstance(item, Move) and item.joined}
     of_ops = {**symbols.dims, **symbols.means}
     whole = symbols.dims.__getitem__, symbols.axes.__getitem__
     steps = list(step_costs(spmd, Scale(*whole, concrete_sizes(spmd), of_ops.__getitem__)))
@@ -176,7 +172,7 @@ def symbolic(
     for chain in chains if form is Form.LARGE else [[step] for step in sent]:
         one, results = _whole(chain), tuple(step.result for step in chain)
         priced = sent_by(one), seconds(one)
-        moves.append(SymbolicMove(results, one.times, one.kind, one.axes, *priced, one.result in joined))
+        moves.append(SymbolicMove(results, one.times, one.kind, one.axes, *priced, one.joined))
     ops = []
     for step in steps:
         if isinstance(step, OpWork):
@@ -335,4 +331,4 @@ def _whole(chain: list[Transfer]) -> Transfer:
     axes = tuple(a for s in chain for a in s.axes)
     ways = sympy.Mul(*(s.ways for s in chain))
     held = first.before_bytes, last.after_bytes
-    return Transfer(last.result, first.operand, last.times, last.kind, axes, *held, ways, load=last.load)
+    return Transfer(last.result, first.operand, last.times, last.kind, axes, *held, ways, last.ahead, last.load)

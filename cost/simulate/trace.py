@@ -88,14 +88,10 @@ def traces(spmd: SpmdProgram, hardware: Hardware) -> tuple[Trace, ...]:
 
 
 def _trace(steps: Sequence[Transfer], move: Move, before: Layout, network: Network) -> Trace:
-    first, rest = steps[0], steps[1:]
+    first = steps[0]
     held = sum((Fraction(step.before_bytes) for step in steps), start=Fraction(0))
-
-    def price(step: Transfer, joined: bool) -> float:
-        sizes = float(step.before_bytes), float(step.after_bytes)
-        return float(network.collective_s(step.kind, step.axes, *sizes, joined=joined))
-
-    formula_s = sum((price(step, joined=True) for step in rest), start=price(first, joined=False))
+    after = sum((Fraction(step.after_bytes) for step in steps), start=Fraction(0))
+    formula_s = float(network.collective_s(first.kind, first.axes, float(held), float(after)))
     run: Simulated | None = None
     if isinstance(move.collective, Permute):
         axes = [axis for axis in network.mesh.names if axis in before.split_axes]

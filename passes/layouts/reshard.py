@@ -7,8 +7,8 @@ inserter turns the chosen ones into `Collective`s, so what is priced is what run
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from itertools import combinations, permutations
 from typing import Any
 
@@ -30,6 +30,8 @@ from ...ir.layout import Layout
 from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space
 
 KINDS = tuple(CollectiveKind)
+QUICKEST = -1  # the way of an arc for which it is left open
+NONE = -1  # in the place of a twin that there is not
 Price = Callable[[CollectiveKind, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
 Floats = NDArray[np.float64]
 
@@ -37,19 +39,39 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, eq=False)
 class Arcs:
     """Collectives as arcs between rows of a space: `source`, `target`, `kind` (index into KINDS),
-    `axes` (over which axes, as a bit mask). All of shape [arcs]."""
+    `axes` (over which axes, as a bit mask), `sending` (in which of the ways of `Network.sendings` its bytes go, or
+    QUICKEST). All of shape [arcs]. Those that differ in their sending alone are twins."""
 
     source: Array
     target: Array
     kind: Array
     axes: Array
+    sending: Array
 
     def __len__(self) -> int:
         return len(self.source)
 
     def take(self, arcs: Array | Mask) -> Arcs:
         """Some of the arcs."""
-        return Arcs(self.source[arcs], self.target[arcs], self.kind[arcs], self.axes[arcs])
+        return Arcs(self.source[arcs], self.target[arcs], self.kind[arcs], self.axes[arcs], self.sending[arcs])
+
+    def sent(self, sending: Array) -> Arcs:
+        """The same arcs, whose bytes go in these ways."""
+        return Arcs(self.source, self.target, self.kind, self.axes, sending)
+
+    @cached_property
+    def twins(self) -> Array | None:
+        """Of each arc its twin in each way, itself among them, or NONE. Shape [arcs, ways]; None where all take the
+        quickest."""
+        if not len(self) or (self.sending == QUICKEST).all():
+            return None
+        ends = np.stack([self.source, self.target, self.kind, self.axes])
+        _, number = np.unique(ends, axis=1, return_inverse=True)
+        number = number.reshape(-1)
+        found = np.full((int(number.max()) + 1, int(self.sending.max()) + 1), NONE)
+        some = np.flatnonzero(self.sending != QUICKEST)
+        found[number[some], self.sending[some]] = some
+        return np.asarray(found[number])
 
 
 @lru_cache(maxsize=256)
@@ -63,8 +85,8 @@ def leaving(space: Space) -> Arcs:
     parts = [part for part in _all_arcs(space) if len(part)]
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
-        return Arcs(empty, empty, empty, empty)
-    every = Arcs(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("source", "target", "kind", "axes")))
+        return Arcs(empty, empty, empty, empty, empty)
+    every = Arcs(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Arcs)))
     order = np.lexsort((every.kind, every.target, every.source))
     return every.take(order)
 
@@ -149,7 +171,12 @@ def _arcs(space: Space, kind: CollectiveKind, rows: Array, moved: Mask, place: i
     target = space.find(after)
     both = ((after.place == PARTIAL_SUM).any(axis=1)) & ((after.place == PARTIAL_MAX).any(axis=1))
     keep = (target >= 0) & ~both
-    return Arcs(rows[keep], target[keep], np.full(keep.sum(), KINDS.index(kind)), _mask(moved)[keep])
+    return _quickest(rows[keep], target[keep], kind, _mask(moved)[keep])
+
+
+def _quickest(source: Array, target: Array, kind: CollectiveKind, axes: Array) -> Arcs:
+    """Arcs of one kind, each of which takes the quickest way."""
+    return Arcs(source, target, np.full(len(source), KINDS.index(kind)), axes, np.full(len(source), QUICKEST))
 
 
 def _mask(axes: Mask) -> Array:
@@ -168,18 +195,21 @@ def _permutes(space: Space) -> Arcs:
         members.setdefault(g, []).append(row)
     pairs = [(a, b) for rows in members.values() for a in rows for b in rows if a != b]
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    kind = np.full(len(table), KINDS.index(CollectiveKind.PERMUTE))
     place, position = space.rows.place[table], space.rows.position[table]
     moved = (place[:, 0] != place[:, 1]) | (position[:, 0] != position[:, 1])
-    return Arcs(table[:, 0], table[:, 1], kind, _mask(moved))
+    return _quickest(table[:, 0], table[:, 1], CollectiveKind.PERMUTE, _mask(moved))
+
+
+def held_bytes(space: Space, arcs: Arcs, total_bytes: float, loads: Floats | None) -> tuple[Floats, Floats]:
+    """What the chip that has most holds before and after each arc of a tensor, as `price_arcs` has it."""
+    load = 1.0 if loads is None else np.maximum(loads[arcs.source], loads[arcs.target])
+    return total_bytes * load / space.shards[arcs.source], total_bytes * load / space.shards[arcs.target]
 
 
 def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price, loads: Floats | None = None) -> Floats:
     """Seconds of each arc for a tensor of `total_bytes` over all. `loads`: in each layout how many times the mean the
     chip has that has most; of both layouts of an arc the one that shares out most says what its busiest chip has."""
-    load = 1.0 if loads is None else np.maximum(loads[arcs.source], loads[arcs.target])
-    before = total_bytes * load / space.shards[arcs.source]
-    after = total_bytes * load / space.shards[arcs.target]
+    before, after = held_bytes(space, arcs, total_bytes, loads)
     seconds = np.zeros(len(arcs))
     for k, mask in {(int(k), int(m)) for k, m in np.unique(np.stack([arcs.kind, arcs.axes]), axis=1).T}:
         alike = (arcs.kind == k) & (arcs.axes == mask)

@@ -99,7 +99,7 @@ def _by_ports(rows: Sequence[Array], images: Sequence[Array], choices: Array) ->
 
 def _of_arcs(arcs: Arcs, layouts: Array) -> Array:
     """The image of each arc of a value whose layouts have these images."""
-    ends = zip(arcs.source.tolist(), arcs.target.tolist(), arcs.kind.tolist(), strict=True)
-    number = {end: arc for arc, end in enumerate(ends)}
+    way = arcs.kind.tolist(), arcs.sending.tolist()
+    number = {end: arc for arc, end in enumerate(zip(arcs.source.tolist(), arcs.target.tolist(), *way, strict=True))}
     source, target = layouts[arcs.source].tolist(), layouts[arcs.target].tolist()
-    return np.array([number.get(end, NONE) for end in zip(source, target, arcs.kind.tolist(), strict=True)], dtype=int)
+    return np.array([number.get(end, NONE) for end in zip(source, target, *way, strict=True)], dtype=int)

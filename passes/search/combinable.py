@@ -2,9 +2,9 @@
 
 Every value of a region has a level, higher than those of all that it is made from. Values of one
 level do not depend on each other, so collectives of one kind over the same axes on them may be one:
-their bytes add and the latency is paid once. On chips with measured collectives each of them pays
-the start of the protocol for large messages nevertheless, so that prices add: what joins is priced
-somewhat too high, never too low. Projections of one value are ready as early as they can be, all
+their bytes add and the latency is paid once. On chips with measured collectives so is the start of the
+protocol for large messages: what runs as one has a group for each of its protocols (`split_sendings`).
+Projections of one value are ready as early as they can be, all
 together; anything else as late as its readers allow, and so what attention and the feed-forward
 project back is ready together as well.
 
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.network import Network
+from ...cost.sendings import Sending
 from ...ir.collective import CollectiveKind
 from ...ir.dataflow import makes, reads
 from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat
@@ -78,12 +79,18 @@ class Key:
 class Groups:
     """`latency_s[g]`: what a collective of group g takes beside its bytes, over all repetitions.
     `of[t]`: the group of each arc of tensor t, or ALONE; None for a tensor that nothing reads. `knot[g]`: the knot of
-    group g; `kept`: those of which there are any."""
+    group g; `kept`: those of which there are any. `lead[g]`: the first group of the same collectives, of which there
+    is one for each way in which their bytes may go."""
 
     latency_s: Floats
     of: Sequence[Array | None]
     knot: Sequence[Knot]
     kept: frozenset[Knot]
+    lead: Array
+
+    def led(self, of: Array) -> Array:
+        """Of arcs with groups the first groups of the same collectives; ALONE where they have none."""
+        return np.where(of >= 0, self.lead[of], ALONE) if len(self.lead) else of
 
     @property
     def phases(self) -> frozenset[str]:
@@ -143,9 +150,11 @@ class Merged:
         return np.asarray(np.unique(leads, return_inverse=True)[1].reshape(-1)) if len(leads) else leads
 
 
-def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Arcs | None], network: Network) -> Groups:
-    """The groups of all arcs: those of at least two tensors, whose latency is more than nothing. `programs`: what each
-    phase runs."""
+def find_groups(
+    programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Arcs | None], network: Network
+) -> tuple[Groups, list[tuple[Sending, ...]]]:
+    """The groups of all arcs: those of at least two tensors, whose latency, or the start of a way in which their bytes
+    may go, is more than nothing; and these ways of each, over all repetitions. `programs`: what each phase runs."""
     ready = {phase: levels(program) for phase, program in programs.items()}
     keys: list[tuple[list[Key | None], Array] | None] = []
     members: dict[Key, set[int]] = {}
@@ -166,12 +175,16 @@ def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Ar
                 members.setdefault(key, set()).add(t)
     shared = sorted((key for key, some in members.items() if len(some) > 1), key=lambda key: key.place)
     latency_s = cache(network.latency_s)
-    latency = {}
+    latency: dict[Key, float] = {}
+    sendings: dict[Key, tuple[Sending, ...]] = {}
     for key in shared:
         tensor = graph.tensors[min(members[key])]
         names = tuple(n for a, n in enumerate(tensor.space.space.axis_names) if key.axes >> a & 1)
-        latency[key] = tensor.times * latency_s(KINDS[key.kind], names)
-    number = {key: g for g, key in enumerate(key for key in shared if latency[key] > 0)}
+        ways = tuple(each.times(tensor.times) for each in network.sendings(KINDS[key.kind], names))
+        once_s = tensor.times * latency_s(KINDS[key.kind], names)
+        if once_s > 0 or any(each.start_s > 0 for each in ways):
+            latency[key], sendings[key] = once_s, ways
+    number = {key: g for g, key in enumerate(latency)}
     of: list[Array | None] = []
     for own, keyed in zip(arcs, keys, strict=True):
         if own is None:
@@ -183,7 +196,8 @@ def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Ar
             numbers = [ALONE if key is None else number.get(key, ALONE) for key in found]
             of.append(np.array(numbers, dtype=np.int64)[index])
     knot = find_knots([key.phase for key in number], of)
-    return Groups(np.array([latency[key] for key in number], dtype=np.float64), of, knot, frozenset(knot))
+    once = np.array(list(latency.values()), dtype=np.float64)
+    return Groups(once, of, knot, frozenset(knot), np.arange(len(knot))), list(sendings.values())
 
 
 def find_knots(phases: Sequence[str], of: Sequence[Array | None]) -> list[Knot]:

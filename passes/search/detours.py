@@ -14,12 +14,15 @@ from itertools import count
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..layouts.reshard import NONE, Arcs
 from .graph import Graph
 from .prices import Moves
 from .problem import Candidate, Problem
 from .tree_costs import Trees
 
+Floats = NDArray[np.float64]
 BETWEEN = 2  # copies on the way that nothing reads
 MOST_TRIES = 4_000  # of partial trees, for each tensor
 Tree = tuple[int, ...]  # arcs, as `Moves` has them
@@ -124,7 +127,7 @@ class Detours:
         prices = zip(self.problem.prices, plan.chosen, strict=True)
         paid = self.trees.bill(plan.chosen, plan.shared, trees)
         price = sum(float(p[c]) for p, c in prices) + sum(self.moves.prices(paid))
-        return replace(plan, price=price, shared=paid.shared, detours=tuple(sorted(trees.items())))
+        return replace(plan, price=price, shared=paid.shared, detours=tuple((t, paid.arcs[t]) for t in sorted(trees)))
 
 
 class _Ways:
@@ -161,8 +164,8 @@ class _Ways:
             return
         source, target = self._arcs.source.tolist(), self._arcs.target.tolist()
         leaving: dict[int, list[int]] = {}
-        for arc, start in enumerate(source):
-            leaving.setdefault(start, []).append(arc)
+        for arc in _told_apart(self._arcs, self._seconds):
+            leaving.setdefault(source[arc], []).append(arc)
         number = count()
         heap: list[tuple[float, int, int, Tree]] = [(0.0, 0, next(number), ())]
         seen: set[frozenset[int]] = {frozenset()}
@@ -189,3 +192,12 @@ class _Ways:
                 if key not in seen:
                     seen.add(key)
                     heapq.heappush(heap, (more, len(tree) + 1, next(number), (*tree, arc)))
+
+
+def _told_apart(arcs: Arcs, seconds: Floats) -> list[int]:
+    """The arcs, of twins that which is cheapest alone: a bill has of what runs as one those that it takes."""
+    if arcs.twins is None:
+        return list(range(len(arcs)))
+    alone = np.where(arcs.twins == NONE, np.inf, seconds[arcs.twins])
+    least = arcs.twins[np.arange(len(arcs)), alone.argmin(axis=1)]
+    return np.flatnonzero((least == NONE) | (least == np.arange(len(arcs)))).tolist()

@@ -373,7 +373,9 @@ class _Classes:
         phase = {c: phase for c, (phase, _) in zip(self.group_of, groups.knot, strict=True)}
         knot = find_knots([phase[c] for c in range(len(latency))], of)
         kept = frozenset(knot[c] for c, own in zip(self.group_of, groups.knot, strict=True) if own in groups.kept)
-        return Groups(latency, of, knot, kept)
+        lead = np.arange(len(latency))
+        np.minimum.at(lead, np.array(self.group_of, dtype=np.int64), class_of[groups.lead])
+        return Groups(latency, of, knot, kept, lead)
 
 
 def _mixture(count: Counter[int]) -> Mixture:

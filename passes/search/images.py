@@ -243,8 +243,8 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
         source, target = rows[t][near.arcs.source], rows[t][near.arcs.target]
         of = np.full(len(source), ALONE) if groups is None or groups.of[t] is None else np.asarray(groups.of[t])
         keep = np.flatnonzero(source != target)
-        # Images have the same ends here, and are of one kind at one price.
-        key = np.stack([source[keep], target[keep], near.arcs.kind[keep], of[keep] >= 0])
+        # Images have the same ends here, and are of one kind at one price, which go in one way.
+        key = np.stack([source[keep], target[keep], near.arcs.kind[keep], near.arcs.sending[keep], of[keep] >= 0])
         _, number = np.unique(key, axis=1, return_inverse=True)
         order = np.lexsort((near.price[keep], number.reshape(-1)))
         _, at = np.unique(number.reshape(-1)[order], return_index=True)
@@ -267,7 +267,7 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
         if same not in known:
             arcs = near.arcs.take(some)
             ends = rows[t][arcs.source], rows[t][arcs.target]
-            known[same] = Distances(Arcs(*ends, arcs.kind, arcs.axes), near.price[some])
+            known[same] = Distances(Arcs(*ends, arcs.kind, arcs.axes, arcs.sending), near.price[some])
         distances.append(known[same])
         members.append(np.where(of[some] >= 0, numbers[of[some]], ALONE) if len(numbers) else np.full(len(some), ALONE))
     if groups is None:
@@ -277,5 +277,7 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
     if not np.allclose(latency[numbers], groups.latency_s, rtol=1e-9, atol=0.0):
         return None
     knot = dict(zip(numbers.tolist(), groups.knot, strict=True))  # images of a group have the values that it has
-    merged = replace(groups, latency_s=latency, of=members, knot=[knot[g] for g in range(len(latency))])
+    lead = np.arange(len(latency))
+    np.minimum.at(lead, numbers, numbers[groups.lead])
+    merged = replace(groups, latency_s=latency, of=members, knot=[knot[g] for g in range(len(latency))], lead=lead)
     return distances, merged, numbers

@@ -13,10 +13,11 @@ from ...cost.ops import busiest
 from ...ir.collective import CollectiveKind
 from ...ir.program import Program
 from ..ilp.solver import Settings
-from ..layouts.reshard import KINDS, Arcs, needed, price_arcs, worthwhile
+from ..layouts.reshard import KINDS, Arcs, held_bytes, needed, price_arcs, worthwhile
 from ..layouts.space import Array
 from .combinable import ALONE, Groups, find_groups
 from .graph import Graph, Tensor
+from .split_sendings import split_sendings
 from .steiner import Distances
 from .tree_costs import TreeCosts, Trees
 
@@ -70,7 +71,7 @@ class Moves:
             of = None if self.groups is None else self.groups.of[t]
             saved = None if self.groups is None or of is None else np.where(of >= 0, self.groups.latency_s[of], 0.0)
             key = (
-                id(space),
+                id(arcs),
                 seconds.tobytes(),
                 b"" if of is None else _numbered(of),
                 b"" if saved is None else saved.tobytes(),
@@ -85,22 +86,26 @@ def all_moves(programs: Mapping[str, Program], graph: Graph, network: Network) -
     """Every collective of every tensor of `graph`, priced. `programs`: what each of its phases runs."""
     arcs: list[Arcs | None] = []
     seconds: list[Floats] = []
-    alike: dict[object, tuple[Arcs, Floats]] = {}
+    held: list[Floats] = []
+    alike: dict[object, tuple[Arcs, Floats, Floats]] = {}
     for tensor in graph.tensors:
         if not tensor.uses:
             arcs.append(None)
             seconds.append(np.zeros(0))
+            held.append(np.zeros(0))
             continue
         space = tensor.space.space
         loads = _loads(tensor)
         key = id(space), tensor.joins, tensor.total_bytes, None if loads is None else loads.tobytes()
         if key not in alike:
             own = worthwhile(space, tensor.joins)
-            alike[key] = own, price_arcs(space, own, tensor.total_bytes, network.collective_s, loads)
-        own, price = alike[key]
+            price = price_arcs(space, own, tensor.total_bytes, network.collective_s, loads)
+            alike[key] = own, price, held_bytes(space, own, tensor.total_bytes, loads)[0]
+        own, price, before = alike[key]
         arcs.append(own)
         seconds.append(tensor.times * price)
-    groups = find_groups(programs, graph, arcs, network)
+        held.append(before)
+    arcs, seconds, groups = split_sendings(arcs, seconds, held, *find_groups(programs, graph, arcs, network))
     return Moves(arcs, seconds, groups if len(groups.latency_s) else None)
 
 

@@ -184,7 +184,7 @@ class _Settling:
             tensors = self.around(plan, limits.phase, joined)
             others = [program.paid[t] + arc for t in sorted(every - tensors) for arc in _in(groups, t, joined)]
             [own] = groups.of_knots((frozenset(knot for knot in groups.kept if knot[0] == limits.phase),))
-            others += [program.several[group] for group in own if group not in joined]
+            others += [program.several[group] for group in own if int(groups.lead[group]) not in joined]
         elif not any(isinstance(node.item, Append) for node in graph.nodes):  # no score may come to be stored
             tensors = {self.side.detours.numbers[name] for name in limits.worst(plan)}
         nodes = {term.node for term in limits.stored_terms}
@@ -194,12 +194,13 @@ class _Settling:
         return KeptOut(sorted(columns), others)
 
     def joined(self, plan: Candidate, phase: str, groups: Groups) -> dict[int, set[int]]:
-        """The groups of which several collectives run in a phase, and whose these are."""
+        """The groups of which several collectives run in a phase, the first of each as of `Groups.lead`, and whose
+        these are."""
         found: dict[int, set[int]] = {}
         for t, tree in plan.detours:
             of = groups.of[t]
             if of is not None and self.side.problem.graph.tensors[t].phase == phase:
-                for group in of[list(tree)].tolist():
+                for group in groups.led(of[list(tree)]).tolist():
                     found.setdefault(group, set()).add(t)
         return {group: some for group, some in found.items() if group >= 0 and len(some) > 1}
 
@@ -233,9 +234,9 @@ class _Settling:
 
 
 def _in(groups: Groups, t: int, some: Collection[int]) -> list[int]:
-    """The arcs of a tensor that are in `some` groups."""
+    """The arcs of a tensor that are in `some` groups, or others of the same collectives."""
     of = groups.of[t]
-    return [] if of is None else np.flatnonzero(np.isin(of, list(some))).tolist()
+    return [] if of is None else np.flatnonzero(np.isin(groups.led(of), list(some))).tolist()
 
 
 def _tree(arcs: Arcs, used: Sequence[int], root: int, targets: Sequence[int]) -> Tree:

@@ -2,7 +2,8 @@
 
 Where nothing can be combined the cheapest trees are the answer. Otherwise a group that one tensor
 pays for is open to the others at the price of the bytes alone; from a first set of open groups this
-is settled in turns, and the cheapest bill on the way is kept.
+is settled in turns, and the cheapest bill on the way is kept. What then runs as one goes in the way that is
+quickest for all of its bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ilp.solver import Settings, solve
+from ..layouts.reshard import NONE
 from ..layouts.space import Array, Mask
 from .combinable import ALONE, Groups
 from .graph import Graph, Node, Port, Result, Tensor
@@ -100,6 +102,7 @@ class Trees:
         self.near = cache(near)
         self._tree = cache(self._find)
         of = [None] * len(tensors) if groups is None else groups.of
+        self._led = cache(lambda t: None if groups is None or of[t] is None else groups.led(np.asarray(of[t])))
         self.joinable = [frozenset() if o is None else frozenset(o[o >= 0].tolist()) for o in of]
 
     def bill(
@@ -137,8 +140,8 @@ class Trees:
         near = self.near(t) if targets else None
         if near is None:
             return ()
-        ends, of = (root, sorted(targets)), None if self.groups is None else self.groups.of[t]
-        if self.groups is None or of is None or not open_:
+        ends, of, led = (root, sorted(targets)), None if self.groups is None else self.groups.of[t], self._led(t)
+        if self.groups is None or of is None or led is None or not open_:
             return tuple(shared_tree(self.tensors[t], near, ends, self.settings))
         latency_s = np.where(of >= 0, self.groups.latency_s[of], 0.0)
         best: tuple[int, ...] = ()
@@ -149,36 +152,78 @@ class Trees:
             _, _, saves = heappop(left)
             opened = near.repriced(near.price - np.where(saves, latency_s, 0.0))
             tree = tuple(shared_tree(self.tensors[t], opened, ends, self.settings))
-            own = _combined(root, near, of, tree)
-            spared = sum(float(self.groups.latency_s[group]) for group in own if group in open_)
+            own = _combined(root, near, led, tree)
+            spares = (arc for arc, group in zip(tree, own, strict=True) if group != ALONE and first[arc])
+            spared = sum(float(latency_s[arc]) for arc in spares)
             price = float(near.price[list(tree)].sum()) - spared
             if price < least:
                 best, least = tree, price
             if len(ends[1]) == 1 and any(saves[arc] and group == ALONE for arc, group in zip(tree, own, strict=True)):
-                return _combining_path(near, of, np.where(first, latency_s, 0.0), root, ends[1][0])
-            for some in _closed(saves, of, tree, own):
+                return _combining_path(near, led, np.where(first, latency_s, 0.0), root, ends[1][0])
+            for some in _closed(saves, led, tree, own):
                 if some.tobytes() not in seen and len(seen) < MOST_CLOSED:
                     seen.add(some.tobytes())
                     heappush(left, (float(opened.price[list(tree)].sum()), next(number), some))
         return best
 
     def _add_up(self, trees: Sequence[tuple[int, ...]], chosen: Sequence[int]) -> TreeCosts:
+        led = [self._combined(t, tree, chosen) for t, tree in enumerate(trees)]
+        if self.groups is not None:
+            trees = self._quickest(trees, led)
         total = 0.0
         combined: list[tuple[int, ...]] = []
         paid: set[int] = set()
-        for t, tree in enumerate(trees):
+        for t, (tree, leads) in enumerate(zip(trees, led, strict=True)):
             near = self.near(t) if tree else None
-            price, own = 0.0, (ALONE,) * len(tree)
+            price, own = 0.0, leads
             if near is not None:
                 price = float(near.price[list(tree)].sum())
                 of = None if self.groups is None else self.groups.of[t]
                 if self.groups is not None and of is not None:
-                    own = _combined(self.tensors[t].ends(chosen)[0], near, of, tree)
+                    own = tuple(ALONE if lead == ALONE else int(of[arc]) for arc, lead in zip(tree, leads, strict=True))
                     price -= sum(float(self.groups.latency_s[g]) for g in own if g in paid)
                     paid |= {g for g in own if g != ALONE}
             total += price
             combined.append(own)
         return TreeCosts(tuple(trees), tuple(combined), total)
+
+    def _combined(self, t: int, tree: tuple[int, ...], chosen: Sequence[int]) -> tuple[int, ...]:
+        """Of the arcs of a tensor's tree those that are combined, each by the first group of its collectives."""
+        near, led = self.near(t) if tree else None, self._led(t) if tree else None
+        if near is None or led is None:
+            return (ALONE,) * len(tree)
+        return _combined(self.tensors[t].ends(chosen)[0], near, led, tree)
+
+    def _quickest(self, trees: Sequence[tuple[int, ...]], led: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The same trees, in which the bytes of all that runs as one go in the way that is quickest for all of it."""
+        found = [list(tree) for tree in trees]
+        runs: dict[object, list[tuple[int, int, Array]]] = {}  # of each the tensor, the place in its tree, the twins
+        for t, (tree, leads) in enumerate(zip(trees, led, strict=True)):
+            near = self.near(t) if tree else None
+            twins = None if near is None else near.arcs.twins
+            for at, (arc, lead) in enumerate(zip(tree, leads, strict=True)) if twins is not None else ():
+                assert twins is not None
+                if twins[arc].max() != NONE:
+                    runs.setdefault((t, at) if lead == ALONE else lead, []).append((t, at, twins[arc]))
+        for run in runs.values():
+            ways = range(min(len(twins) for _, _, twins in run))
+            price, way = min((self._run_s([(t, int(twins[way])) for t, _, twins in run]), way) for way in ways)
+            if price < np.inf:
+                for t, at, twins in run:
+                    found[t][at] = int(twins[way])
+        return [tuple(tree) for tree in found]
+
+    def _run_s(self, run: Sequence[tuple[int, int]]) -> float:
+        """What arcs cost that run as one, each of a tensor; infinite where there is not one of each."""
+        total, paid = 0.0, set[int]()
+        for t, arc in run:
+            near, of = self.near(t), None if self.groups is None else self.groups.of[t]
+            assert self.groups is not None and near is not None and of is not None, "it has twins"
+            if arc == NONE:
+                return np.inf
+            total += float(near.price[arc]) - (float(self.groups.latency_s[of[arc]]) if of[arc] in paid else 0.0)
+            paid |= {int(of[arc])} - {ALONE}
+        return total
 
 
 def _combining_path(near: Distances, of: Array, saved_s: Floats, root: int, target: int) -> tuple[int, ...]:
@@ -227,7 +272,8 @@ def _closed(saves: Mask, of: Array, tree: Sequence[int], own: Sequence[int]) -> 
 
 def _combined(root: int, near: Distances, of: Array, tree: Sequence[int]) -> tuple[int, ...]:
     """The groups of a tree's arcs. A group takes one collective of each value, and along a path they
-    follow in their order: two values whose paths crossed it could not wait for each other."""
+    follow in their order: two values whose paths crossed it could not wait for each other. `of`: the first group of
+    the same collectives of each arc, as of all of these a value may have one."""
     last = {root: ALONE}
     out: list[int] = []
     for arc in tree:

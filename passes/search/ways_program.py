@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ilp.model import Assembly, Model
-from ..layouts.reshard import Arcs
+from ..layouts.reshard import NONE, Arcs
 from ..layouts.space import Array, Mask
 from .combinable import Combining, Groups
 from .graph import Port, Tensor
@@ -146,12 +146,13 @@ class WaysProgram:
 
     def keep_from_returning(self, paid: int, arcs: Arcs) -> None:
         """Rows for arcs that lead back and forth between two layouts, which none does that is on a way."""
-        number = {ends: arc for arc, ends in enumerate(zip(arcs.source.tolist(), arcs.target.tolist(), strict=True))}
-        pairs = [(arc, number[there, here]) for (here, there), arc in number.items() if (there, here) in number]
-        one, back = np.array([pair for pair in pairs if pair[0] < pair[1]], dtype=np.int64).reshape(-1, 2).T
-        row = self.a.add_rows(len(one), -np.inf, 1.0)
-        for each in (one, back):
-            self.a.add_entries(row + np.arange(len(one)), paid + each, 1.0)
+        between: dict[tuple[int, int], list[int]] = {}
+        for arc, ends in enumerate(zip(arcs.source.tolist(), arcs.target.tolist(), strict=True)):
+            between.setdefault(ends, []).append(arc)
+        for (here, there), some in between.items():
+            if here < there and (there, here) in between:
+                columns = paid + np.array([*some, *between[there, here]])
+                self.row(-np.inf, 1.0, [(columns, np.ones(len(columns)))])
 
     def along(self, tensor: Tensor, arcs: Arcs, flow: int, row: int) -> None:
         """In rows from `row` on, one for each layout: how much of a flow from the source ends there."""
@@ -245,6 +246,19 @@ class WaysProgram:
         }
 
     def forbid(self, columns: Sequence[int], others: Sequence[int] = ()) -> None:
-        """A row that keeps columns from being 1 all together with all of the others 0."""
-        signs = np.repeat([1.0, -1.0], [len(columns), len(others)])
-        self.row(-np.inf, len(columns) - 1.0, [(np.array([*columns, *others], dtype=np.int64), signs)])
+        """A row that keeps columns from being 1 all together with all of the others 0; or twins of columns that pay for
+        arcs, of which one at most is 1, in their place: plans that differ in these alone are one."""
+        some = sorted({twin for column in columns for twin in self.twins.get(column, (column,))})
+        signs = np.repeat([1.0, -1.0], [len(some), len(others)])
+        self.row(-np.inf, len(columns) - 1.0, [(np.array([*some, *others], dtype=np.int64), signs)])
+
+    @cached_property
+    def twins(self) -> dict[int, list[int]]:
+        """Of each column that pays for an arc with twins theirs, itself among them."""
+        found: dict[int, list[int]] = {}
+        for t, paid in self.paid.items():
+            arcs = self.moves.arcs[t]
+            if arcs is not None and arcs.twins is not None:
+                for arc, own in enumerate(arcs.twins.tolist()):
+                    found[paid + arc] = [paid + twin for twin in own if twin != NONE] or [paid + arc]
+        return found

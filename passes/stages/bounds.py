@@ -96,9 +96,7 @@ class Bounds:
     @cached_property
     def passing(self) -> Passing:
         """What handing on costs, of no values yet."""
-        network = Network(self.options.hardware, self.mesh)
-        rate = network.passing_bytes_per_s(self.axis, both_ways=False)
-        return Passing(frozenset(), float(network.start_s + network.hop_s(self.axis)), float(1 / rate))
+        return Passing(frozenset(), Network(self.options.hardware, self.mesh).passing_on(self.axis))
 
     @cached_property
     def cuts(self) -> tuple[Stage, ...]:

@@ -13,6 +13,7 @@ import sympy
 
 from escc.cost.hardware import Calibrated, Hardware, Protocols, Switch, Torus, Wrap
 from escc.cost.network import Network
+from escc.cost.sendings import from_bytes, quickest_s
 from escc.cost.simulate.links import Wire, Wiring, simulate, simulate_permute
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError
@@ -182,7 +183,8 @@ def test_the_share_of_the_peak_that_is_reached_counts_in_both_conventions() -> N
 def test_the_bytes_of_combined_collectives_add_and_the_latency_is_paid_once(convention: str, kind: str) -> None:
     network = Network(FLAT.hardware.with_network(convention), Mesh.parse("4x4x4"))
     sizes = [(64.0 * n, 64.0 * n * {"all-gather": 16, "reduce-scatter": 1 / 16}.get(kind, 1)) for n in (1, 5, 100)]
-    parts = [network.collective_s(kind, "xy", *size, joined=n > 0) for n, size in enumerate(sizes)]
+    ahead = [(sum(b for b, _ in sizes[:n]), sum(a for _, a in sizes[:n])) if n else None for n in range(len(sizes))]
+    parts = [network.collective_s(kind, "xy", *size, so_far) for size, so_far in zip(sizes, ahead, strict=True)]
     whole = network.collective_s(kind, "xy", *(sum(each) for each in zip(*sizes, strict=True)))
     assert sum(parts) == pytest.approx(whole, rel=1e-12)
 
@@ -309,16 +311,57 @@ def test_a_measured_collective_takes_the_quicker_of_two_protocols(kind: str, sen
 
 
 @pytest.mark.parametrize("kind", SENT)
-def test_a_joined_collective_that_was_measured_adds_its_bytes(kind: str) -> None:
-    network, bytes_held = measured(ONE), (40.0, 360.0)
+@pytest.mark.parametrize("axes", [["gpu"], ["node", "gpu"]])
+@pytest.mark.parametrize("sent", [(5.0, 100.0), (150.0, 150.0), (5.0, 4000.0), (300.0, 5.0)])
+def test_joined_collectives_that_were_measured_take_what_one_does(
+    kind: str, axes: list[str], sent: tuple[float, float]
+) -> None:
+    network, (first, second) = measured(TWO), (size / SENT[kind] for size in sent)
 
-    def taken(before: float, joined: bool = False) -> float:
-        after = {"all-gather": before * 4, "reduce-scatter": before / 4}.get(kind, before)
-        return float(network.collective_s(CollectiveKind(kind), ["gpu"], before, after, joined))
+    def after(before: float) -> float:
+        ways = network.mesh.size(*axes)
+        return {"all-gather": before * ways, "reduce-scatter": before / ways}.get(kind, before)
 
-    first, second = bytes_held
-    assert taken(second, joined=True) == pytest.approx(second * SENT[kind] / 50)
-    assert taken(first) + taken(second, joined=True) == pytest.approx(taken(first + second))
+    def taken(before: float, ahead: float | None = None) -> float:
+        carried = None if ahead is None else (ahead, after(ahead))
+        return float(network.collective_s(CollectiveKind(kind), axes, before, after(before), carried))
+
+    assert taken(first) + taken(second, first) == pytest.approx(taken(first + second), rel=1e-12)
+    assert taken(first + second) <= taken(first) + taken(second) - network.latency_s(CollectiveKind(kind), axes) + 1e-9
+    if axes == ["gpu"]:  # 2 s once, where that pays for both together
+        assert taken(first + second) == pytest.approx(
+            network.latency_s(CollectiveKind(kind), axes) + min(sum(sent) / 50, 2 + sum(sent) / 100)
+        )
+
+
+@pytest.mark.parametrize("kind", SENT)
+@pytest.mark.parametrize("axes", [["gpu"], ["node"], ["node", "gpu"]])
+def test_the_ways_of_a_measured_collective_are_what_it_takes(kind: str, axes: list[str]) -> None:
+    for protocols, most in ((ONE, 1), (replace(TWO, bulk_start_s=None), 1), (TWO, 1 + len(axes))):
+        network = measured(protocols)
+        sendings = network.sendings(CollectiveKind(kind), axes)
+        assert 1 <= len(sendings) <= most
+        begin = from_bytes(sendings)
+        assert begin == sorted(begin)
+        for before in (0.5, 10.0, 26.7, 50.0, 100.0, 133.0, 200.0, 266.0, 1e3, 1e5):
+            one = seconds(network, kind, axes, before) - network.latency_s(CollectiveKind(kind), axes)
+            assert quickest_s(sendings, before) == pytest.approx(one, rel=1e-12)
+            at = sum(first <= before for first in begin) - 1
+            assert sendings[at].seconds(before) == pytest.approx(one, rel=1e-12)
+
+
+def test_what_was_not_measured_or_sends_nothing_has_no_ways() -> None:
+    assert measured(TWO, ("all-reduce",)).sendings(CollectiveKind.ALL_GATHER, ["gpu"]) == ()
+    assert measured(TWO, mesh=Mesh((("gpu", 1),))).sendings(CollectiveKind.ALL_GATHER, ["gpu"]) == ()
+
+
+@pytest.mark.parametrize("size", [5.0, 199.0, 201.0, 4000.0])
+def test_what_is_handed_on_takes_what_a_permute_does_behind_a_switch(size: float) -> None:
+    assert quickest_s(measured(TWO).passing_on("gpu"), size) == pytest.approx(
+        seconds(measured(TWO), "permute", ["gpu"], size)
+    )
+    plain = measured(TWO, ())
+    assert quickest_s(plain.passing_on("node"), size) == pytest.approx(seconds(plain, "permute", ["node"], size))
 
 
 def test_measured_collectives_go_over_nodes_in_stages() -> None:

@@ -6,7 +6,7 @@ Written from the rules alone; nothing here comes from the compiler.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -38,6 +38,9 @@ class Slowness(NamedTuple):
 
 
 EVEN = Slowness()
+FREE, PERMUTE = "free", "permute"
+SAME = {PERMUTE: "exchange"}
+Price = Callable[[str, Order, float], float]  # of a kind of collective, its axes and the bytes that each chip sends
 
 
 def ways(order: Sequence[int], mesh: Sequence[int]) -> int:
@@ -105,9 +108,15 @@ def _subsets(axes: Sequence[int]) -> Iterator[Order]:
         yield from itertools.combinations(axes, n)
 
 
-def moves(here: Place, mesh: Sequence[int], slow: Slowness = EVEN) -> Iterator[tuple[Place, float]]:
-    """What one collective makes of `here`, and the bytes each chip sends for a value of one byte, as often as they
-    count.
+def moves(here: Place, mesh: Sequence[int]) -> Iterator[tuple[Place, float]]:
+    """What one collective makes of `here`, and the bytes each chip sends for a value of one byte."""
+    for there, _, _, sent in collectives(here, mesh):
+        yield there, sent
+
+
+def collectives(here: Place, mesh: Sequence[int]) -> Iterator[tuple[Place, str, Order, float]]:
+    """What one collective makes of `here`, its kind (one of Slowness, or FREE), the axes it goes over, and the bytes
+    each chip sends for a value of one byte.
 
     Some of the places do not divide: the caller knows which are legal.
     """
@@ -123,28 +132,27 @@ def moves(here: Place, mesh: Sequence[int], slow: Slowness = EVEN) -> Iterator[t
         for cut in range(len(order)):
             keep, gone = order[:cut], order[cut:]
             k = ways(gone, mesh)
-            yield with_dims({d: keep}), slow.gather * local * k * (k - 1) / k  # all-gather
+            over = tuple(sorted(gone))
+            yield with_dims({d: keep}), "gather", over, local * k * (k - 1) / k
             for e in rank:
                 if e != d:
                     for moved in itertools.permutations(gone):
-                        sent = slow.exchange * local * (k - 1) / k
-                        yield with_dims({d: keep, e: here.dims[e] + moved}), sent  # all-to-all
+                        yield with_dims({d: keep, e: here.dims[e] + moved}), "exchange", over, local * (k - 1) / k
             if not here.top:
-                yield with_dims({d: keep}, here.partial | set(gone)), 0.0  # embed a block among zeros
+                yield with_dims({d: keep}, here.partial | set(gone)), FREE, over, 0.0  # embed a block among zeros
     for axes in _subsets(sorted(here.partial)):
         k, rest = ways(axes, mesh), here.partial - set(axes)
-        yield with_dims({}, rest), slow.reduce * 2 * local * (k - 1) / k  # all-reduce
+        yield with_dims({}, rest), "reduce", axes, 2 * local * (k - 1) / k
         for d in rank:
             for moved in itertools.permutations(axes):
-                sent = slow.scatter * local * (k - 1) / k
-                yield with_dims({d: here.dims[d] + moved}, rest), sent  # reduce-scatter
+                yield with_dims({d: here.dims[d] + moved}, rest), "scatter", axes, local * (k - 1) / k
     used = {a for order in here.dims for a in order} | here.partial
     for axis in range(len(mesh)):
         if mesh[axis] > 1 and axis not in used:
             for d in rank:
-                yield with_dims({d: (*here.dims[d], axis)}), 0.0  # slice
+                yield with_dims({d: (*here.dims[d], axis)}), FREE, (axis,), 0.0  # slice
             if not here.top:
-                yield with_dims({}, here.partial | {axis}), 0.0  # embed a copy beside zeros
+                yield with_dims({}, here.partial | {axis}), FREE, (axis,), 0.0  # embed a copy beside zeros
 
 
 @cache
@@ -166,20 +174,35 @@ def _permuted(mesh: tuple[int, ...], split: Order, counts: tuple[int, ...]) -> t
 def distances(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool, slow: Slowness = EVEN) -> Floats:
     """The fewest bytes sent from each of `places` to each other, for a value of one byte in all; a permute goes as an
     all-to-all does."""
+
+    def price(kind: str, _: Order, sent: float) -> float:
+        return 0.0 if kind == FREE else float(getattr(slow, SAME.get(kind, kind))) * sent
+
+    return closed(steps(sizes, mesh, top, price))
+
+
+def steps(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool, price: Price) -> Floats:
+    """The least `price` of one collective from each of `places` to each other, for a value of one byte in all."""
     every = places(sizes, mesh, top)
     number = {place: i for i, place in enumerate(every)}
     best = np.full((len(every), len(every)), np.inf)
-    np.fill_diagonal(best, 0.0)
     for i, here in enumerate(every):
-        for there, sent in moves(here, mesh, slow):
+        for there, kind, axes, sent in collectives(here, mesh):
             j = number.get(there)
             if j is not None:
-                best[i, j] = min(best[i, j], sent)
+                best[i, j] = min(best[i, j], price(kind, axes, sent))
         counts = tuple(ways(order, mesh) for order in here.dims)
         split = tuple(sorted(a for order in here.dims for a in order))
         for dims in _permuted(mesh, split, counts):
             j = number[Place(dims, here.partial, here.top)]
-            best[i, j] = min(best[i, j], slow.exchange / parts(here, mesh))
-    for k in range(len(every)):
+            best[i, j] = min(best[i, j], price(PERMUTE, split, 1.0 / parts(here, mesh)))
+    return best
+
+
+def closed(steps: Floats) -> Floats:
+    """The least that any number of steps take, none among them."""
+    best = steps.copy()
+    np.fill_diagonal(best, 0.0)
+    for k in range(len(best)):
         np.minimum(best, best[:, k : k + 1] + best[k : k + 1, :], out=best)
     return best

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,9 +20,13 @@ from escc.ir.program import Append, Carry, Kind, Op, Region, Repeat, Stored, Val
 from .chosen import Masks, followed, share
 from .flows import Flow, arborescence
 from .generator import Case
-from .layouts import Place, complete, distances, parts, places
+from .layouts import Floats, Place, complete, distances, parts, places
 from .rules import LINK, strategies, uses
 from .tables import Table, add
+
+# Of a value, its sizes, whether it may be a partial maximum, the seconds that all of it takes on a link, and how often
+# it is made: the seconds from each of its layouts to each other.
+Moving = Callable[[str, tuple[int, ...], bool, float, int], Floats]
 
 
 @dataclass
@@ -35,6 +39,7 @@ class _Net:
     mesh: tuple[int, ...]
     launches: dict[str, Launch]
     masks: dict[str, Masks]
+    moving: Moving
     domains: dict[str, list[Place]] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
     flows: dict[str, Flow] = field(default_factory=dict)
@@ -59,7 +64,7 @@ class _Net:
     def begin(self, value: str, root: str, times: int, top: bool = False) -> None:
         """A value that is there, `times` over, in the layout of column `root`."""
         shape = self.shape(value)
-        seconds = distances(shape, self.mesh, top, self.case.slow) * (self.weight(value) / LINK * times)
+        seconds = self.moving(value, shape, top, self.weight(value) / LINK, times)
         self.orders[value] = {p: i for i, p in enumerate(places(shape, self.mesh, top))}
         self.flows[value] = Flow(seconds, root, [self.orders[value][p] for p in self.domains[root]])
 
@@ -76,20 +81,25 @@ class _Net:
         self.tables.append(Table((first, second), np.array(same)))
 
 
-def optimum(case: Case) -> float:
-    """The least time in seconds; infinite where the capacity cannot be kept."""
-    net = _network(case)
+def optimum(case: Case, moving: Moving | None = None) -> float:
+    """The least time in seconds; infinite where the capacity cannot be kept. `moving`: what it takes to move values,
+    where that is not the bytes alone."""
+
+    def by_bytes(_: str, shape: tuple[int, ...], top: bool, unit_s: float, times: int) -> Floats:
+        return distances(shape, case.mesh.sizes, top, case.slow) * (unit_s * times)
+
+    net = _network(case, moving or by_bytes)
     best = math.inf
     for limits in _memory_limits(net, case.capacity_bytes):
         best = min(best, _solve(net, limits))
     return best
 
 
-def _network(case: Case) -> _Net:
+def _network(case: Case, moving: Moving) -> _Net:
     phase = case.program.phase("main")
     masks = followed(case.program)
     sizes = dict(phase.sizes)
-    net = _Net(case, case.program.table(), sizes, case.mesh.sizes, launches(case.program, sizes), masks)
+    net = _Net(case, case.program.table(), sizes, case.mesh.sizes, launches(case.program, sizes), masks, moving)
     _region(net, case.program.body, 1)
     for value in case.program.results:
         net.end(value, case.stored(value, complete(net.shape(value), net.mesh)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,18 +13,20 @@ from judge.chosen_families import CHOSEN
 from judge.families import FAMILIES, QUANTISED
 from judge.few_ops import few_ops, pinned_ends, pins
 from judge.generator import Case, generate
+from judge.joined import Protocol, joining
 from judge.layouts import EVEN, Slowness
 from judge.optimum import optimum
 from judge.rules import LINK
 
 from escc.compiler.simulate.check import check
 from escc.compiler.simulate.check_report import CheckReport
-from escc.cost.estimate import predict
+from escc.cost.estimate import estimate, predict
 from escc.cost.hardware import Convention, Hardware, Protocols, Switch
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
-from escc.ir.spmd import SpmdProgram
+from escc.ir.program import walk
+from escc.ir.spmd import Move, SpmdProgram
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.choose import choose
@@ -36,6 +39,12 @@ CHOSEN_EACH = 6
 MOST_CHIPS = 16
 GROUPED = 8
 SLOW = (1.0, 0.4, 3.0, 8.0)
+MEASURED = {
+    "gather": CollectiveKind.ALL_GATHER,
+    "exchange": CollectiveKind.ALL_TO_ALL,
+    "reduce": CollectiveKind.ALL_REDUCE,
+    "scatter": CollectiveKind.REDUCE_SCATTER,
+}
 RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 
 
@@ -44,14 +53,17 @@ def hardware(slow: Slowness) -> Hardware:
     paper = Hardware.of_paper("tpu-v4")
     if slow == EVEN:
         return paper
-    kinds = {
-        CollectiveKind.ALL_GATHER: slow.gather,
-        CollectiveKind.ALL_TO_ALL: slow.exchange,
-        CollectiveKind.ALL_REDUCE: slow.reduce,
-        CollectiveKind.REDUCE_SCATTER: slow.scatter,
-    }
-    protocols = tuple((kind, Protocols(0.0, 0.0, 1 / times)) for kind, times in kinds.items())
-    return replace(paper, convention=Convention.LINKS, fabric=Switch(64, LINK), protocols=protocols)
+    return measured({kind: [Protocol(0.0, times)] for kind, times in slow._asdict().items()})
+
+
+def measured(protocols: Mapping[str, Sequence[Protocol]]) -> Hardware:
+    """The paper's chip behind a switch whose collectives go by the quicker of two protocols."""
+    found = []
+    for kind, (plain, *bulk) in protocols.items():
+        late = {"bulk_start_s": bulk[0].start_s - plain.start_s, "bulk_share": 1 / bulk[0].slow} if bulk else {}
+        found.append((MEASURED[kind], Protocols(plain.start_s, 0.0, 1 / plain.slow, **late)))
+    paper = Hardware.of_paper("tpu-v4")
+    return replace(paper, convention=Convention.LINKS, fabric=Switch(64, LINK), protocols=tuple(found))
 
 
 def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckReport | None]:
@@ -148,3 +160,23 @@ def test_the_cases_cover_meshes_and_capacities() -> None:
     real = Counter(sum(size > 1 for size in c.mesh.sizes) for c in cases)
     assert real[2] >= 80 and real[3] >= 60
     assert sum(c.capacity_bytes is not None for c in cases) >= 60
+
+
+@pytest.mark.parametrize(("several", "cases", "least"), [(False, 40, 5), (True, 16, 4)])
+def test_nothing_is_cheaper_where_what_runs_as_one_starts_a_protocol_once(
+    several: bool, cases: int, least: int
+) -> None:
+    """At `least` so many plans have collectives that run as one."""
+    joined = 0
+    for seed in range(cases):
+        judge = joining(seed, several)
+        case, chip = judge.case, measured(judge.protocols)
+        plan = choose(case.program, "main", case.mesh, Options(chip, pins=pins(case)))
+        (spmd,) = insert(plan)
+        verify(spmd, case.program)
+        assert plan.phases[0].gap <= RELATIVE, case.label
+        assert plan.phases[0].price == pytest.approx(judge.least(), rel=RELATIVE, abs=ABSOLUTE_S), case.label
+        assert estimate(spmd, chip).totals().total_s == pytest.approx(plan.phases[0].price, rel=RELATIVE), case.label
+        assert check(case.program, spmd, predict, seed).max_error <= 1e-9, case.label
+        joined += any(isinstance(placed.item, Move) and placed.item.joined for placed in walk(spmd.body))
+    assert joined >= least

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from escc.passes.layouts.reshard import Arcs
+from escc.passes.layouts.reshard import QUICKEST, Arcs
 from escc.passes.search.steiner import OFTEN, Distances, KnownTrees, cheapest_tree, inward_trees, outward_trees, point
 
 INF = float("inf")
@@ -20,7 +20,8 @@ def graph(seed: int, nodes: int, arcs: int) -> Distances:
     pairs = rng.sample([(a, b) for a in range(nodes) for b in range(nodes) if a != b], arcs)
     source, target = (np.array(column, dtype=np.int64) for column in zip(*sorted(pairs), strict=True))
     price = np.array([rng.choice([1.0, 1.0, 2.0, 3.5]) for _ in pairs])
-    return Distances(Arcs(source, target, np.zeros_like(source), np.ones_like(source)), price)
+    kind, axes, sending = np.zeros_like(source), np.ones_like(source), np.full_like(source, QUICKEST)
+    return Distances(Arcs(source, target, kind, axes, sending), price)
 
 
 def reached(root: int, arcs: list[tuple[int, int]]) -> set[int]:
@@ -140,13 +141,13 @@ def test_nothing_to_reach_is_nothing_to_do() -> None:
 
 def test_a_graph_without_arcs_leaves_values_as_they_are() -> None:
     empty = np.zeros(0, dtype=np.int64)
-    near = Distances(Arcs(empty, empty, empty, empty), np.zeros(0))
+    near = Distances(Arcs(empty, empty, empty, empty, empty), np.zeros(0))
     values = np.array([[1.0, INF]])
     assert near.forward(values).tolist() == near.backward(values).tolist() == [[1.0, INF]]
 
 
 def test_paths_run_along_the_arcs_and_not_against_them() -> None:
-    arcs = Arcs(np.array([0, 1]), np.array([1, 2]), np.zeros(2, np.int64), np.ones(2, np.int64))
+    arcs = Arcs(np.array([0, 1]), np.array([1, 2]), np.zeros(2, np.int64), np.ones(2, np.int64), np.full(2, QUICKEST))
     near = Distances(arcs, np.array([1.0, 2.0]))
     assert near.forward(point(0, 3)[None])[0].tolist() == [0, 1, 3]
     assert near.backward(point(2, 3)[None])[0].tolist() == [3, 2, 0]

@@ -199,7 +199,7 @@ def test_values_hang_together_that_groups_link(seed: int) -> None:
     graph: Any = SimpleNamespace(tensors=[SimpleNamespace(phase="main", value=value) for value in values])
     arcs = [np.append(own, ALONE) for own in of]
     knot = find_knots(["main"] * 12, arcs)
-    found = joined(Groups(np.ones(12), arcs, knot, frozenset(knot)), graph, "main")
+    found = joined(Groups(np.ones(12), arcs, knot, frozenset(knot), np.arange(len(knot))), graph, "main")
     near = np.array([[bool(set(a) & set(b)) for b in of] for a in of])
     for _ in range(9):
         near |= (near.astype(int) @ near.astype(int)) > 0
@@ -212,6 +212,7 @@ def test_values_of_another_phase_say_nothing_of_one() -> None:
     knot = [("first", 0), ("second", 1)]
     arcs = [np.array([g]) for g in (0, 0, ALONE, ALONE, 1, 1)]
     values = [SimpleNamespace(phase=phase, value=SimpleNamespace(name=f"v{n}")) for phase, _ in knot for n in range(3)]
-    groups, graph = Groups(np.ones(2), arcs, knot, frozenset(knot)), cast(Any, SimpleNamespace(tensors=values))
+    groups = Groups(np.ones(2), arcs, knot, frozenset(knot), np.arange(2))
+    graph = cast(Any, SimpleNamespace(tensors=values))
     assert joined(groups, graph, "first") == {key: {"v0", "v1"} for key in ("v0", "v1")}
     assert joined(groups, graph, "second") == {key: {"v1", "v2"} for key in ("v1", "v2")}

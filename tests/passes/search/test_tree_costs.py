@@ -72,12 +72,13 @@ def _least(problem: Problem, t: int, root: int, target: int, open_: frozenset[in
     while changed:
         changed = False
         for source, there, price, group in arcs:
+            lead = group if group == ALONE else int(groups.lead[group])
             for last, before in list(known.get(source, {}).items()):
-                saves = group in open_ and group > last
+                saves = group in open_ and lead > last
                 after = before + price - (float(groups.latency_s[group]) if saves else 0.0)
                 own = known.setdefault(there, {})
-                if after < own.get(max(last, group), math.inf):
-                    own[max(last, group)], changed = after, True
+                if after < own.get(max(last, lead), math.inf):
+                    own[max(last, lead)], changed = after, True
     return min(known.get(target, {}).values(), default=math.inf)
 
 
@@ -95,8 +96,9 @@ def test_a_tree_to_one_layout_is_the_cheapest_path_that_combines(chips: str) -> 
         if root == target or least == math.inf:
             continue
         tree = problem.trees._tree(t, root, frozenset({target}), open_)
-        own = tree_costs._combined(root, near, of, tree)
-        saved = sum(float(problem.groups.latency_s[group]) for group in own if group in open_)
+        own = tree_costs._combined(root, near, problem.groups.led(of), tree)
+        joined = (int(of[arc]) for arc, lead in zip(tree, own, strict=True) if lead != ALONE)
+        saved = sum(float(problem.groups.latency_s[group]) for group in joined if group in open_)
         assert float(near.price[list(tree)].sum()) - saved == pytest.approx(least, rel=1e-9)
         several += len(tree) > 1 and saved > 0
     assert several >= 10

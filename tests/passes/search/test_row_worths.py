@@ -43,4 +43,5 @@ def test_no_column_costs_less_than_it_takes(model: str, sweeps: int) -> None:
     assert left.cost.min() >= -1e-9 * scale
     optimum = solve(relaxed, Settings()).bound
     assert 0 < taken <= optimum * (1 + 1e-9)
-    assert sweeps == 0 or taken > 0.3 * optimum
+    assert taken >= scale * (1 - 0.01), "what the ascent has shown is not lost where one copy serves several uses"
+    assert np.count_nonzero(left.cost <= 1e-9 * scale) < 0.5 * len(left.cost)

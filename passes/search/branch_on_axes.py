@@ -26,8 +26,9 @@ from .problem import Candidate
 Floats = NDArray[np.float64]
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 MOST_RELAXED = 80  # linear programs, each a second or more
-PATIENCE = 12  # of them, after which a small gap is good enough for a plan
+PATIENCE = 1_000_000  # columns of them, after which a small gap is good enough for a plan
 NEARLY = 2e-3  # that gap
+CUT = 0.99  # of it, so much below a plan nothing is looked at any more then
 NEAR = (0.006, 0.02, 0.05)  # above the bound, where plans are looked for in turn
 DEEP = 0.5  # of the way from the least bound to the price, how far a box may be that is looked at for being the last
 
@@ -85,15 +86,18 @@ class Box:
 @dataclass(eq=False)
 class AxisSearch:
     """Branch and bound. `price`: what plans must cost less than, in the program's unit; `best`: the cheapest that was
-    found, if any. `seconds`: spent in the solver, on so many `relaxed`. `given_up`: a bound of what is not looked at
-    any more; `closed`: the boxes without a plan below the price."""
+    found, if any; `known`: what a plan costs that was there before. `seconds`: spent in the solver, on so many
+    `relaxed` of so many `columns` in all. `given_up`: a bound of what is not looked at any more; `closed`: the boxes
+    without a plan below the price."""
 
     program: AxisProgram
     settings: Settings
     price: float
     best: Candidate | None = None
+    known: float = np.inf
     seconds: float = 0.0
     relaxed: int = 0
+    columns: int = 0
     entered: int = 0
     given_up: float = np.inf
     heap: list[tuple[float, int, Box]] = field(default_factory=list)
@@ -138,7 +142,14 @@ class AxisSearch:
 
     @property
     def _gap(self) -> float:
-        return self.settings.gap if self.best is None or self.relaxed < PATIENCE else NEARLY
+        is_plan = self.best is not None or self.price >= self.known
+        return NEARLY if is_plan and self.columns >= PATIENCE else self.settings.gap
+
+    @property
+    def _most(self) -> float:
+        """What a box must cost less than to be looked at: where a small gap is good enough, less than the price."""
+        near = self._gap > self.settings.gap
+        return self.price * (1 - CUT * self._gap) if near else self.price
 
     def _take(self) -> Box:
         """The box of the least bound; until a plan is found the last one, unless its bound says little for it."""
@@ -156,11 +167,15 @@ class AxisSearch:
 
     def _relax(self, box: Box) -> None:
         """Look at a box by the relaxation of its columns, of those that plans below the price may have."""
-        left = cheap(box, self.price)
+        most = self._most
+        if most < self.price:
+            self.given_up = min(self.given_up, most)
+        left = cheap(box, most)
         answer = self._answer(box, left)
         self.relaxed += 1
+        self.columns += int(np.count_nonzero(left))
         self.seconds += answer.seconds
-        if answer.none or answer.bound >= self.price:
+        if answer.none or answer.bound >= most:
             self.closed.append(replace(box, bound=self.price))
         elif answer.x is None or answer.reduced_costs is None:  # out of time
             self.given_up = min(self.given_up, box.bound)
@@ -170,7 +185,7 @@ class AxisSearch:
     def _answer(self, box: Box, upper: Floats) -> Answer:
         """The relaxation of a box, with so much of its columns."""
         model = replace(continuous(self.program.model), upper=upper)
-        return solve(model, self.settings, rows=box.answer.row_worths, worths=True, most=self.price)
+        return solve(model, self.settings, rows=box.answer.row_worths, worths=True, most=self._most)
 
     def _relaxed(self, box: Box) -> None:
         """Take the plan that the relaxation of a box is, or split it later."""

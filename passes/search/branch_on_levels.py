@@ -131,6 +131,19 @@ class LevelPlans:
         return plan, np.inf if answer.none else answer.bound
 
 
+@dataclass(frozen=True)
+class ByLevels:
+    """What a program by levels says: a plan if it has one, a bound of all plans that cost less than was asked for, and
+    what its linear program alone says of the choices that it has: seldom more than of all. `plans`: those that cost at
+    `most` so much, in which others may be looked for; None where there are none."""
+
+    plan: Candidate | None
+    bound: float
+    relaxed: float
+    plans: LevelPlans | None = None
+    most: float = 0.0
+
+
 @dataclass(eq=False)
 class LevelSearch(AxisSearch):
     """Branch and bound by levels. `levels[n]`: what the choices of node n take of memory, in the solver's unit.
@@ -167,6 +180,10 @@ class LevelSearch(AxisSearch):
     @property
     def _gap(self) -> float:
         return self.gap
+
+    @property
+    def _most(self) -> float:
+        return self.price
 
     def _answer(self, box: Box, upper: Floats) -> Answer:
         assert self._relaxation is not None, "the search has begun"

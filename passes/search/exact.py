@@ -13,13 +13,14 @@ from ..ilp.model import Model, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
-from .branch_on_levels import Among, LevelPlans
+from .branch_on_levels import Among, ByLevels, LevelPlans
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
 from .level_program import LevelProgram, level_program
 from .limits import Limited
 from .memory_bounds import taken_by
+from .near_known import improved
 from .problem import Candidate, Problem, tie_of
 from .reduced_program import INTEGRAL, Left, Reduced, fixed, left_of
 from .row_worths import row_worths
@@ -33,6 +34,7 @@ FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
 FEW_NODES = 200  # where what values take is branched on first: with that most programs are settled in fewer
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
+MANY_NEAR = 150_000  # columns of a relaxation that takes so long that a nearer plan is looked for before
 MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on, which keeps plain names less well
 MOST_LEFT = 80_000  # columns of a program whose plans are looked for one by one: with more each takes a second
 MOST_SETTLED = 120_000  # and of one in which some steps are made from its relaxation, to any plan
@@ -47,19 +49,6 @@ MANY_TIES, TIED_NODES = 5_000, 500  # columns of which HiGHS may make cuts for a
 MOST_TIED_WITHIN = 2_500  # and keep to limits, of which the solver may take four seconds for one node
 MANY_TIED = 60_000  # and of its relaxation, which takes seconds then and says little
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
-
-
-@dataclass(frozen=True)
-class ByLevels:
-    """What a program by levels says: a plan if it has one, a bound of all plans that cost less than was asked for, and
-    what its linear program alone says of the choices that it has: seldom more than of all. `plans`: those that cost at
-    `most` so much, in which others may be looked for; None where there are none."""
-
-    plan: Candidate | None
-    bound: float
-    relaxed: float
-    plans: LevelPlans | None = None
-    most: float = 0.0
 
 
 @dataclass
@@ -141,21 +130,35 @@ class Prover:
         self, relaxed: Answer, reduced: Reduced, ascent: DualAscent, best: Candidate, unit: float
     ) -> Candidate:
         """As `_decide`, by which axes split what."""
+        if np.isfinite(best.price) and np.count_nonzero(fixed(reduced.model, relaxed, UNIT).upper) > MANY_NEAR:
+            near = improved(self.problem.found(best.chosen), ascent, self._cheaper)
+            best = replace(near, bound=min(near.price, best.bound)) if near.price < best.price else best
         plan = partial(self._plan, reduced=reduced, ascent=ascent)
         standing = reduced.standing
         first = None if standing is None or standing is self.problem.representatives else standing[0]
         columns = reduced.program.choice
         program = AxisProgram(self.problem.graph, reduced.model, columns, reduced.kept, plan, unit, first)
-        search = AxisSearch(program, self.problem.settings, best.price * unit)
+        price = best.price * unit
+        search = AxisSearch(program, self.problem.settings, price, known=price if self._is_plan(best) else np.inf)
         search.run(relaxed)
         self.solve_s += search.seconds
         found = search.best or best
         found = replace(found, bound=min(found.price, max(best.bound, search.bound / unit)))
-        if search.best is None and not self._is_proven(found):
+        if search.best is None and found.price * (1 - WIDE) > found.bound:
             rounded = self._round(relaxed, reduced, ascent, best)
             if rounded and rounded.price < best.price:
                 return replace(rounded, bound=min(rounded.price, found.bound))
         return found
+
+    def _cheaper(self, ascent: DualAscent, known: Candidate) -> Candidate | None:
+        """The plan that a relaxation of those that `ascent` allows is, if one may be cheaper than a known one."""
+        every = 0, np.ones(len(ascent.prices[0]), dtype=bool)  # no image stands for what is settled
+        reduced = self._reduce(ascent, known, ties=False, standing=every)
+        return self._plan(self._relax(reduced, ascent, _unit(known.price)), reduced) if reduced.possible else None
+
+    def _is_plan(self, known: Candidate) -> bool:
+        """Whether a candidate costs what it says, and is no more than a price below which plans are looked for."""
+        return self.problem.found(known.chosen, known.shared).price <= known.price * (1 + 1e-12)
 
     def _is_proven(self, plan: Candidate) -> bool:
         return plan.price - plan.bound <= self.problem.settings.gap * abs(plan.price)

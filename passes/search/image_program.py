@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .branch_and_bound import NEARLY, press
+from .branch_on_levels import ByLevels
 from .dual_ascent import DualAscent
-from .exact import ByLevels, Prover
+from .exact import Prover
 from .images import ImageLimits, Images
 from .less_room import LessRoom
 from .limits import JointLimits, Limits

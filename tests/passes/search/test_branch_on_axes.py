@@ -134,6 +134,41 @@ def test_a_search_that_ends_early_bounds_all_plans(
 
 
 @pytest.mark.parametrize("seed", MIXED)
+def test_what_is_not_far_below_a_known_plan_is_not_looked_at_and_is_in_the_bound(
+    seed: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
+    monkeypatch.setattr(branching, "NEARLY", 0.1)
+    monkeypatch.setattr(branching, "NEAR", ())
+    problem = problem_by_seed(seed)
+    best = by_solver(problem)
+    Prover(problem).prove(ascent_of(problem), best)
+    all_of_them = sum(looked_at)
+    looked_at.clear()
+    monkeypatch.setattr(branching, "PATIENCE", 0)
+    found = Prover(problem).prove(ascent_of(problem), best)
+    assert 0 < sum(looked_at) < all_of_them
+    assert best.price * (1 - 0.1) <= found.bound <= best.price * (1 + 1e-9)
+    assert found.price == pytest.approx(best.price, rel=1e-9)
+    dearer = Prover(problem).prove(ascent_of(problem), replace(best, price=best.price * 1.05))
+    assert best.price * 1.05 * (1 - 0.1) <= dearer.bound <= best.price * (1 + 1e-9)
+
+
+def test_a_price_that_no_plan_is_known_to_have_is_looked_below(
+    looked_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small a gap to it were: there is a plan only if one is found."""
+    monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
+    monkeypatch.setattr(branching, "PATIENCE", 0)
+    problem = problem_by_seed(MIXED[1])
+    best = by_solver(problem).price
+    found = Prover(problem).prove(ascent_of(problem), start_of(problem).at_most(best * (1 + 1e-3)))
+    assert looked_at
+    assert found.price <= best * (1 + 1e-3) * (1 - 1e-9)
+    assert problem.found(found.chosen).price == pytest.approx(found.price, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", MIXED)
 def test_below_the_optimum_there_is_none(seed: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
     problem = problem_by_seed(seed)

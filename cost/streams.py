@@ -28,9 +28,9 @@ from ..ir.dataflow import appends
 from ..ir.diagnostics import Diagnostic, InputError, fail
 from ..ir.layout import most_ways
 from ..ir.mesh import Mesh
-from ..ir.program import Kind, Program, Repeat, Stored, stored_in
+from ..ir.program import Kind, Program, Repeat, stored_in
 from ..ir.spmd import SpmdProgram, SpmdValue, Step
-from ..ir.streams import HostTensor, copies_held, host_tensors, is_filled_anew, places_sent_back
+from ..ir.streams import HostTensor, copies_held, host_tensors, is_filled_anew, places_sent_back, sets_of
 from .elementwise import Larger, larger
 from .hardware import Hardware, Host
 from .network import Network
@@ -232,46 +232,72 @@ def carried_s(
     link_s = larger(into, out) * min(host.link_chips, chips) / host.link_bytes_per_s  # both directions at once
     both = chips * (into + out)
     dram_s = both * (1 + from_nvme) / host.dram_bytes_per_s  # what is on NVMe goes through it, too
-    return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if from_nvme else 0.0
+    return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if np.any(from_nvme) else 0.0
+
+
+@dataclass(frozen=True)
+class CopyBytes:
+    """One repetition of a stored tensor, in bytes: what a chip stores of it, what lies for it with the host where it is
+    streamed, and what of that comes in a call and goes back."""
+
+    stored: float
+    hosted: float
+    into: float
+    out: float
 
 
 def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None, stages: int = 1) -> float:
     """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and if a
     `phase` is named its caches to come and go: in any layouts, of which each chip has as small a part as axes divide.
-    From NVMe comes what does not fit into DRAM even so, of caches as many as there are batches that take turns;
-    infinite where there is no room for it. `stages`: so many have a mesh and hosts like these, and hold the program
-    together; what comes to them comes one after the other."""
-    bound, written = program.phase(phase or program.phases[0].name), appends(program)
-    sizes, held, into, out = dict(bound.sizes), 0.0, 0.0, 0.0
-    for one in stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else [])):
-        if one.streamed is not None:
-            size = one.streamed.count * least_bytes(program, bound.name, one, mesh)
-            append = written.get(one.value)
-            held += size * (bound.micro_batches if one.kind is Kind.CACHE else 1)
-            into += 0.0 if append and is_filled_anew(append, sizes) else size
-            out += size * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
-    held *= mesh.chips / math.ceil(mesh.chips / host.host_chips)
-    if held > stages * (host.dram_bytes + host.nvme_bytes) * (1 + ROUNDING):
-        return math.inf
-    from_nvme = max(0.0, 1 - stages * host.dram_bytes / held) if held and host.nvme_bytes else 0.0
-    return float(max(carried_s(host, min(mesh.chips, host.host_chips), into, out, from_nvme)))
+    Infinite where the hosts have no room for it, in caches as many as there are batches that take turns. `stages`: as
+    `hosted_s` has it."""
+    bound = program.phase(phase or program.phases[0].name)
+    least = least_copies(program, bound.name, mesh)
+    every = list(stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else [])))
+    streamed = [(one, one.streamed.count, least[one.value]) for one in every if one.streamed is not None]
+    hosted = math.fsum(n * size.hosted * sets_of(one, bound.micro_batches) for one, n, size in streamed)
+    into = math.fsum(n * size.into for _, n, size in streamed)
+    out = math.fsum(n * size.out for _, n, size in streamed)
+    return float(hosted_s(hosted, into, out, mesh, host, stages))
+
+
+def hosted_s(hosted: Any, into: Any, out: Any, mesh: Mesh, host: Host, stages: int = 1) -> Any:
+    """What bytes take to come to each chip of a mesh, and to go back, of which `hosted` lie with the hosts for it: from
+    NVMe what does not fit into DRAM; infinite where there is no room for it. `stages`: so many have a mesh and hosts
+    like these, and hold together what is `hosted` for a chip; what comes to them comes one after the other. Numbers or
+    arrays of them."""
+    held = np.asarray(hosted) * mesh.chips / math.ceil(mesh.chips / host.host_chips)
+    beyond = held > stages * (host.dram_bytes + host.nvme_bytes) * (1 + ROUNDING)
+    from_nvme: Any = 0.0
+    if host.nvme_bytes:
+        from_nvme = np.maximum(0.0, 1 - stages * host.dram_bytes / np.where(held > 0, held, 1.0)) * (held > 0)
+    over = carried_s(host, min(mesh.chips, host.host_chips), into, out, from_nvme, np.maximum)
+    return np.where(beyond, math.inf, np.maximum(np.maximum(over[0], over[1]), over[2]))
 
 
 def least_stored_bytes(program: Program, phase: str, mesh: Mesh) -> float:
     """What the chips of a mesh hold at the least in a phase of what is stored: of what is streamed the layers that
     stay, and those that are on their way."""
-    turns = program.phase(phase).micro_batches
+    turns, least = program.phase(phase).micro_batches, least_copies(program, phase, mesh)
     return math.fsum(
-        copies_held(one, placed.repeats, turns) * least_bytes(program, phase, one, mesh)
+        copies_held(one, placed.repeats, turns) * least[one.value].stored
         for one, placed in stored_in(program.body, Kind.PARAM, Kind.CACHE).items()
     )
 
 
-def least_bytes(program: Program, phase: str, stored: Stored, mesh: Mesh) -> float:
-    """What a chip has at the least of a stored tensor, one of its repetitions, in any layout."""
-    sizes, value = dict(program.phase(phase).sizes), program.table()[stored.value]
-    whole = math.prod(sizes[d] for d in value.dims) * value.dtype.bits / 8
-    return whole / most_ways(stored.shape(value.dims, sizes), mesh)
+def least_copies(program: Program, phase: str, mesh: Mesh) -> dict[str, CopyBytes]:
+    """What a chip has at the least of each parameter and cache, in any layout. A cache that is filled anew does not
+    come."""
+    sizes, table, written = dict(program.phase(phase).sizes), program.table(), appends(program)
+    found = {}
+    for one in stored_in(program.body, Kind.PARAM, Kind.CACHE):
+        value, append = table[one.value], written.get(one.value)
+        whole = math.prod(sizes[d] for d in value.dims) * value.dtype.bits / 8
+        size = whole / most_ways(one.shape(value.dims, sizes), mesh)
+        into = 0.0 if append and is_filled_anew(append, sizes) else size
+        out = size * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
+        found[one.value] = CopyBytes(size, size, into, out)
+    return found
 
 
 def host_of_stages(host: Host, mesh: Mesh, axis: str) -> Host:

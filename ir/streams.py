@@ -110,12 +110,17 @@ def places_sent_back(append: Append, value: SpmdValue, spmd: SpmdProgram) -> tup
 
 def unstreamed(spmd: SpmdProgram) -> SpmdProgram:
     """The program with all that is stored on the chips."""
-    return replace(spmd, body=_unstreamed(spmd.body))
+    return restreamed(spmd, {})
 
 
-def _unstreamed(region: Region[Step]) -> Region[Step]:
-    items = (replace(i, body=_unstreamed(i.body)) if isinstance(i, Repeat) else i for i in region.items)
-    return Region(tuple(replace(one, streamed=None) for one in region.stored), tuple(items))
+def restreamed(spmd: SpmdProgram, streamed: Mapping[str, Streamed]) -> SpmdProgram:
+    """The program with those tensors streamed that are named, as is said of each, and all others on the chips."""
+    return replace(spmd, body=_restreamed(spmd.body, streamed))
+
+
+def _restreamed(region: Region[Step], streamed: Mapping[str, Streamed]) -> Region[Step]:
+    items = (replace(i, body=_restreamed(i.body, streamed)) if isinstance(i, Repeat) else i for i in region.items)
+    return Region(tuple(replace(one, streamed=streamed.get(one.value)) for one in region.stored), tuple(items))
 
 
 def copies_held(stored: Stored, repeats: Sequence[Repeat[Item]], micro_batches: int) -> int:
@@ -123,8 +128,13 @@ def copies_held(stored: Stored, repeats: Sequence[Repeat[Item]], micro_batches: 
     that is not streamed, of a cache one for each of the batches that take turns; and of those that are streamed, which
     come by repetitions of the outermost repeat, those of one and of as many as are ahead."""
     counts = [repeat.count for repeat in repeats]
-    sets = micro_batches if stored.kind is Kind.CACHE else 1
+    sets = sets_of(stored, micro_batches)
     if stored.streamed is None:
         return math.prod(counts) * sets
     count, ahead = stored.streamed.count, stored.streamed.ahead
     return (math.prod(counts) - count) * sets + min(count, (1 + ahead) * math.prod(counts[1:]))
+
+
+def sets_of(stored: Stored, micro_batches: int) -> int:
+    """How many there are of one repetition of a stored tensor: of a cache one for each batch that takes turns."""
+    return micro_batches if stored.kind is Kind.CACHE else 1

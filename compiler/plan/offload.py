@@ -1,37 +1,34 @@
 """The choice of what chips keep of a model's layers, and what their host does.
 
-Layers are alike, so it is how many of them are streamed that is chosen: none where no plan is quicker; or as few as
-leave room for the quickest layouts, or for any that fit. For each count that is tried the search lays out the program
-as ever, with room for what stays; what it minimises leaves waiting out. The bound counts it: no plan computes quicker
-than one that keeps less, nor fetches less than so many layers, of which each chip takes as small a part in any layout
-as the axes divide.
+Layers are alike, so it is how many of them are streamed that is chosen, and which of their tensors: none where no plan
+is quicker; or as few as leave room for the quickest layouts, or for any that fit. For each choice that is tried the
+search lays out the program as ever, with room for what stays; what it minimises leaves waiting out. The bound counts
+it: no plan computes quicker than one that keeps less, nor fetches less than so many layers, of which each chip takes as
+small a part in any layout as the axes divide.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ...cost.streams import host_of, least_fetched_s, least_stored_bytes
+from ...cost.streams import host_of, least_stored_bytes
 from ...ir.diagnostics import EsccError, InputError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program, stored_in
-from ...ir.streams import copies_held
-from ...passes.choose import choose
+from ...ir.program import Kind, Program
 from ...passes.options import Options
 from ...passes.plan import Cutoff, Objective, Outcome, relative_gap
-from ...passes.stages.divide import layers_of, without_layers
-from ...passes.stages.plan_stages import MOST_LEFT, STREAMED_NEAR
-from ...passes.stages.streaming import choose_streaming, least_mean_s
+from ...passes.stages.divide import layers_of
 from .compiled import Compilation
-from .pipeline import compile_phases, compile_plan
+from .pipeline import compile_phases
 from .serving import serving
-from .streamed_layers import Family, is_infeasible, quickest, streaming
+from .staged import STREAMED
+from .streamed_layers import streaming
+from .streamed_plans import Plans
+from .tensor_sets import quickest
 from .way import Offload
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
@@ -53,9 +50,9 @@ FAMILIES: dict[Offload, tuple[frozenset[Kind], ...]] = {
 
 @dataclass(frozen=True)
 class Offloaded:
-    """A compilation in which `streamed` of `layers` come from the host, of the `kinds` of tensors; `ahead`: how many
-    before they are needed. `bound`: what every plan takes at the least that streams whole layers of what it might, in
-    the terms of its price. `placed`: tensors that a person placed there."""
+    """A compilation in which `streamed` of `layers` come from the host, of the `kinds` of tensors and of `tensors` by
+    name; `ahead`: how many before they are needed. `bound`: what every plan takes at the least that streams any of what
+    it might, of the same layers, in the terms of its price. `placed`: tensors that a person placed there."""
 
     compiled: Compilation
     kinds: frozenset[Kind]
@@ -64,6 +61,7 @@ class Offloaded:
     ahead: int
     bound: float
     placed: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
 
     @property
     def price(self) -> float:
@@ -77,14 +75,14 @@ class Offloaded:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether it is proven the quickest of all that stream whole layers."""
+        """Whether it is proven the quickest of all that stream tensors of the same layers."""
         return Outcome.of(self.gap)
 
     @property
     def what(self) -> str:
         """What is streamed, in words."""
-        words = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
-        return " and ".join([*(word for kind, word in words.items() if kind in self.kinds), *self.placed])
+        words = [word for kind, word in STREAMED.items() if kind in self.kinds]
+        return " and ".join([*words, *self.placed, *self.tensors])
 
 
 @dataclass(frozen=True)
@@ -144,182 +142,10 @@ def compile_offloaded(
     tried: dict[tuple[frozenset[Kind], int], Compilation | EsccError] = {}
     means: dict[int, list[tuple[float, float]]] = {}
     given = phases, mesh, options, free, next(iter(families)), means
-    every = [_Plans(program, kinds, ahead, tried, *given) for kinds in families]
+    every = [Plans(program, kinds, ahead, tried, *given) for kinds in families]
     best = quickest(every, options, below)
-    return Offloaded(best.found, best.kinds, best.streamed, layers_of(program), ahead, best.bound, placed)
-
-
-@dataclass
-class _Plans(Family[Compilation]):
-    """Plans of phases that stream tensors of some kinds. `free`: the plans that there are with room for all on the
-    chips, which compute as quickly as any; None where some tensors have their place with the host. `freest`: the kinds
-    of the family that leaves most room; `means`: what it takes at the least by weighted means, which all share."""
-
-    phases: Sequence[str]
-    mesh: Mesh
-    options: Options
-    free: Compilation | None
-    freest: frozenset[Kind]
-    means: dict[int, list[tuple[float, float]]]
-    _fetched: dict[int, float] = field(default_factory=dict, init=False)
-    _stored: dict[int, float] = field(default_factory=dict, init=False)
-
-    def planned(self, streamed: int, below: float) -> Compilation:
-        """The plans of all phases. Raises as `choose_streaming` does."""
-        if not streamed and self.free is not None and self._free_fits(0):
-            return self.free
-        settings = replace(self.options.settings, gap=self._gap(streamed))
-        options = replace(self.options, settings=settings, below=below)
-        program = self.streaming(streamed)
-        plan, _ = choose_streaming(program, self.phases, self.mesh, options)
-        return Compilation(compile_plan(program, plan, options))
-
-    def _gap(self, streamed: int) -> float:
-        """That of the search. Where more time goes by until all has come than is computed it is of that time."""
-        own, computing_s = self.options.settings.gap, self._free_s
-        fetched_s = self._fetched_s(streamed)
-        if not computing_s or fetched_s <= computing_s or self._free_fits(streamed):
-            return own
-        return max(own, min(MOST_LEFT, STREAMED_NEAR * fetched_s / computing_s))
-
-    @cached_property
-    def fewest(self) -> int:
-        """So few that what is stored fits, each tensor split as far as it can be; all where some have their place with
-        the host, or where even that is too few."""
-        if self.program.on_host:
-            return self.layers
-        return min(self.layers, bisect_left(range(self.layers + 1), True, key=self._may_hold))
-
-    def _may_hold(self, count: int) -> bool:
-        return self._stored_bytes(count) <= self.options.most_stored
-
-    def _stored_bytes(self, count: int) -> float:
-        """What a chip stores at the least with so many layers streamed."""
-        if count not in self._stored:
-            program = self.streaming(count)
-            self._stored[count] = max(least_stored_bytes(program, phase, self.mesh) for phase in self.phases)
-        return self._stored[count]
-
-    def left(self) -> list[int]:
-        """So many layers that others are left more room than with none."""
-        return [k for k in super().left() if k == self._as_full_as(k)]
-
-    def _as_full_as(self, streamed: int) -> int:
-        """A count of layers that leaves as much room: none, for as few as are on their way at once."""
-        if self.program.on_host or self._stored_bytes(streamed) < self._stored_bytes(0):
-            return streamed
-        return 0
-
-    def rank(self, streamed: int) -> float:
-        """Where there is room for the quickest plan of all the fewest layers come first; where there is none the most,
-        which leave most room, and once something is known none, for which nothing waits."""
-        if self._free_fits(streamed) or (not streamed and self.tried):
-            return streamed
-        return 2 * self.layers - streamed
-
-    def _free_fits(self, streamed: int) -> bool:
-        """Whether the plans for any room have it with so many layers streamed."""
-        if self.free is None:
-            return False
-        every = stored_in(self.streaming(streamed).body)
-        for one in self.free:
-            turns = self.program.phase(one.phase).micro_batches
-            held = {each.value: copies_held(each, placed.repeats, turns) for each, placed in every.items()}
-            alone = {e.value: copies_held(replace(e, streamed=None), p.repeats, turns) for e, p in every.items()}
-            use = one.memory
-            stored = sum(size * held[name] / alone[name] for name, size in (*use.stored, *use.shared))
-            if stored > self.options.stored_bytes or stored + use.worst.bytes > self.options.capacity:
-                return False
-        return True
-
-    @cached_property
-    def _free_s(self) -> float:
-        """What all plans take at the least to compute."""
-        return 0.0 if self.free is None else _least_s(self.free)
-
-    @cached_property
-    def _around_s(self) -> float:
-        """What runs outside of layers takes at the least."""
-        outside = without_layers(self.program)
-        if outside is None:
-            return 0.0
-        free = replace(self.options, capacity_bytes=math.inf, stored_bytes=math.inf, pins=())
-        every = (choose(outside, [phase], self.mesh, free).least for phase in self.phases)
-        return math.fsum(self._calls(phase) * least_s for phase, least_s in zip(self.phases, every, strict=True))
-
-    def _calls(self, phase: str) -> int:
-        """How often a phase counts."""
-        return self.program.phase(phase).calls if len(self.phases) > 1 else 1
-
-    def least_s(self, streamed: int) -> float:
-        """What comes takes, and what runs outside of layers, or what is computed, whichever is longer; or both, where
-        nothing is fetched ahead."""
-        return self._takes_s(streamed, _computing_s)
-
-    def expected_s(self, streamed: int) -> float:
-        """The same, if none with as much room computes quicker than what was found."""
-        return self._takes_s(streamed, _computed_s)
-
-    def _takes_s(self, streamed: int, computing: Callable[[Compilation | EsccError], float]) -> float:
-        if self.full(streamed) or not self._may_hold(streamed):
-            return math.inf
-        computing_s = max([self._free_s, *map(computing, self.freer(self._as_full_as(streamed)))])
-        fetched_s = self._fetched_s(streamed)
-        if not self.ahead or not fetched_s:
-            return fetched_s + computing_s
-        least_s = max(fetched_s + self._around_s, computing_s)
-        found = [one.price for one in self.tried.values() if isinstance(one, Compilation)]
-        if len(self.phases) > 1 or not found or min(found) * (1 - STREAMED_NEAR) < least_s:
-            return least_s
-        return max([least_s, *(mean_s + (1 - share) * fetched_s for share, mean_s in self._means_s(streamed))])
-
-    def _means_s(self, streamed: int) -> list[tuple[float, float]]:
-        """What plans with about so many layers streamed take at the least by means of what they compute, with some
-        share of it, and of what chips gather: with as much room as most of them have, of as few layers."""
-        if Kind.PARAM not in self.kinds:
-            return []
-        most = -(-self.layers // PARTS)
-        low, high = (streamed - 1) // most * most + 1, min(self.layers, -(-streamed // most) * most)
-        if high not in self.means:
-            program = streaming(self.program, self.freest, high, self.ahead)
-            given = program, self.phases[0], self.mesh, self.options
-            self.means[high] = [(share, least_mean_s(*given, share, low / high)) for share in MEANS]
-        return self.means[high]
-
-    def _fetched_s(self, streamed: int) -> float:
-        """What so many layers take to come at the least."""
-        if streamed not in self._fetched:
-            host = self.options.hardware.host
-            assert host is not None, "`compile_offloaded` refuses hardware without one"
-            program = self.streaming(streamed)
-            every = {phase: least_fetched_s(program, self.mesh, host, phase) for phase in self.phases}
-            self._fetched[streamed] = math.fsum(self._calls(phase) * each_s for phase, each_s in every.items())
-        return self._fetched[streamed]
-
-    def price(self, found: Compilation) -> float:
-        """Seconds of all calls of all phases, or of one call of one."""
-        return found.price
-
-
-def _computing_s(tried: Compilation | EsccError) -> float:
-    """What all plans with as little room as those that were tried, or with less, take at the least to compute."""
-    if isinstance(tried, EsccError):
-        return tried.bound if isinstance(tried, Cutoff) else math.inf if is_infeasible(tried) else 0.0
-    return _least_s(tried)
-
-
-def _computed_s(tried: Compilation | EsccError) -> float:
-    """The same, if nothing computes quicker than the plan that was found."""
-    if isinstance(tried, EsccError):
-        return _computing_s(tried)
-    several = len(tried) > 1
-    return tried.price - math.fsum((one.calls if several else 1) * one.beside_s for one in tried)
-
-
-def _least_s(compiled: Compilation) -> float:
-    """The bound of a compilation, of all calls of its phases or of one of one."""
-    apart = len(compiled) > 1 and not compiled.together
-    return math.fsum(plan.least * (compiled[n].calls if apart else 1) for n, plan in enumerate(compiled.plans))
+    given_layers = best.streamed, layers_of(program), ahead
+    return Offloaded(best.found, best.kinds, *given_layers, best.bound, placed, best.tensors)
 
 
 def most_sequences(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ...cost.stages import Rounds, passed_bytes
 from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program
+from ...ir.program import Kind, Program, stored_in
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ...passes.options import Options
@@ -90,9 +90,14 @@ class Staged:
 
 
 def streamed_what(spmds: Sequence[SpmdProgram]) -> str:
-    """What any of some programs streams, in words."""
-    kinds = {one.kind for spmd in spmds for one in host_tensors(spmd).values()}
-    return " and ".join(word for kind, word in STREAMED.items() if kind in kinds)
+    """What any of some programs streams, in words: kinds of which layers come whole, and what else does by name."""
+    every = [one for spmd in spmds for one in host_tensors(spmd).values()]
+    streamed, around = {one.value.name: one.kind for one in every}, {one.repeats[0] for one in every}
+    stored = [each for spmd in spmds for each in stored_in(spmd.body).items()]
+    may = {(one.value, one.kind) for one, at in stored if at.repeats and at.repeats[0].name in around}
+    whole = [kind for kind in STREAMED if {name for name, of in may if of is kind} <= {*streamed}]
+    words = [word for kind, word in STREAMED.items() if kind in whole and kind in streamed.values()]
+    return " and ".join([*words, *(name for name, kind in streamed.items() if kind not in whole)])
 
 
 def compile_staged(

@@ -1,33 +1,41 @@
 """A pipeline whose stages stream weights, caches or both from hosts of their own, or from shares of one.
 
-How many layers are streamed is chosen around the choice of the pipeline, as it is around that of a plan without stages:
-counts that cannot be quicker than what was found are not planned. A stage streams its part of them, for every
-micro-batch again.
+How many layers are streamed, and which of their tensors, is chosen around the choice of the pipeline, as it is around
+that of a plan without stages: what cannot be quicker than what was found is not planned. A stage streams its part of
+them, for every micro-batch again.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ...cost.streams import host_of, host_of_stages
+import numpy as np
+
+from ...cost.streamed_sets import Bools, Floats, StoredIn, StreamedSets, stored_by_count
+from ...cost.streams import CopyBytes, host_of, host_of_stages, least_copies
 from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program
+from ...ir.program import Kind, Program, Repeat
 from ...passes.options import Options
 from ...passes.plan import Cutoff
-from ...passes.stages.bounds import Bounds, Known, Split
+from ...passes.stages.bounds import Bounds, Known, Split, Turns
 from ...passes.stages.choose_stages import refuse_division
+from ...passes.stages.divide import Stage, divide, turns
 from ...passes.stages.plan_stages import NEAR
 from ...passes.stages.staged_plan import NoPipeline, SlowPipelines, StagedPlan
+from .compiled import Compilation
 from .offload import FAMILIES
 from .serving import serving
 from .staged import Staged, compile_staged
-from .streamed_layers import Family, quickest, streaming
+from .streamed_layers import streaming
+from .tensor_sets import ROUNDING, SetFamily, quickest
 from .way import Offload
+
+SEEDS = 3  # pipelines whose layouts may serve sets of tensors
 
 
 def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
@@ -38,15 +46,12 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
 
 
 @dataclass
-class _Pipelines(Family[Staged]):
+class _Pipelines(SetFamily[Staged]):
     """Pipelines along an axis that stream tensors of some kinds. `below`: others that take so much are known."""
 
-    phases: Sequence[str]
-    mesh: Mesh
     axis: str
-    options: Options
     micro_batches: Mapping[str, int] | None
-    known: Known
+    layers_known: Known
     below: float
     _bounds: dict[int, Bounds] = field(default_factory=dict, init=False)
     _fetching: dict[int, list[float]] = field(default_factory=dict, init=False)
@@ -54,9 +59,13 @@ class _Pipelines(Family[Staged]):
     def planned(self, streamed: int, below: float) -> Staged:
         """The pipeline of a program. Raises as `compile_staged` does. While none is known each may take as much work as
         the first: what that did in vain says little of those with more room."""
-        known = self.known if below < math.inf else replace(self.known, begun=None)
+        return self.laid_out(self.streaming(streamed), below)
+
+    def laid_out(self, program: Program, below: float) -> Staged:
+        """The pipeline of a program. Raises as `planned` does."""
+        known = self.layers_known if below < math.inf else replace(self.layers_known, begun=None)
         given = self.phases, self.mesh, self.axis, replace(self.options, below=below), self.micro_batches
-        return compile_staged(self.streaming(streamed), *given, known=known)
+        return compile_staged(program, *given, known=known)
 
     def price(self, found: Staged) -> float:
         """Seconds of all calls of all phases."""
@@ -71,7 +80,7 @@ class _Pipelines(Family[Staged]):
         """Bounds of pipelines with so many layers streamed."""
         if count not in self._bounds:
             program = self.streaming(count)
-            given = tuple(self.phases), self.mesh, self.axis, serving(program).batch, self.options, self.known
+            given = tuple(self.phases), self.mesh, self.axis, serving(program).batch, self.options, self.layers_known
             self._bounds[count] = Bounds(program, *given)
         return self._bounds[count]
 
@@ -116,6 +125,94 @@ class _Pipelines(Family[Staged]):
         bounds = self.bounds(count)
         return any(map(bounds.may_hold, self.splits))
 
+    def least_copies(self) -> Sequence[Mapping[str, CopyBytes]]:
+        """What a chip of a stage has at the least of each stored tensor, in each phase."""
+        return [least_copies(self.program, phase, self.mesh.without(self.axis)) for phase in self.phases]
+
+    def sets_least_s(self) -> Floats:
+        """As `least_s`, for sets of tensors, of which stages hold their part evenly."""
+        shape = len(self.sets.members), len(self.counts)
+        least_s, held = np.full(shape, math.inf), dict[tuple[int, Turns], tuple[Bools, Sequence[Floats]]]()
+        known = [(no_more, plan.splits) for no_more, one in self.known() if (plan := _splits_of(one)) is not None]
+        full = self.full_sets()
+        for n, (split, layers_s) in enumerate(zip(self.splits, self.layers_s, strict=True)):
+            computing_s = np.full(shape, layers_s)
+            for no_more, splits in known:
+                computing_s[no_more] = np.maximum(computing_s, splits[n].computing_s)[no_more]
+            for division in range(len(self._divisions)):
+                fits, fetching_s = ~full, np.zeros(shape)
+                for phase, rounds in split.rounds:
+                    of = division, (phase, rounds.micro_batches)
+                    if of not in held:
+                        held[of] = self._held(*of)
+                    fits &= held[of][0]
+                    each_s = held[of][1]
+                    fetching_s += rounds.seconds(np.add.reduce(each_s), np.maximum.reduce(each_s), np.maximum)
+                least_s = np.minimum(least_s, np.where(fits, np.maximum(computing_s, fetching_s), math.inf))
+        return least_s
+
+    @cached_property
+    def _divisions(self) -> list[list[tuple[Stage | None, Sequence[StoredIn], list[str]]]]:
+        """The stages of each division of few layers, what each stores by count and the repeats that it has; or all of
+        them as one."""
+        bounds, found = self.bounds(0), list[list[tuple[Stage | None, Sequence[StoredIn], list[str]]]]()
+        for layers, stages in bounds.divisions.items() if bounds.few else [((), (None,))]:
+            divided = [[part.program for part in divide(one, layers)] if layers else [one] for one in self.programs]
+            found.append([])
+            for stage, programs in zip(stages, zip(*divided, strict=True), strict=True):
+                repeats = [item.name for item in programs[0].body.items if isinstance(item, Repeat)]
+                found[-1].append((stage, stored_by_count(programs), repeats))
+        return found
+
+    def _held(self, division: int, of: Turns) -> tuple[Bools, Sequence[Floats]]:
+        """Which sets in which counts may fit with so many micro-batches in a phase, and what one of these takes at the
+        least in each stage for what comes, with what is no part of layers [sets, counts]. Of many layers some stage
+        stores the mean of all, and all take it."""
+        bounds, options, host = self.bounds(0), self.options, host_of(self.options.hardware)
+        ways, most = (1, max) if bounds.few else (bounds.ways, min)
+        copies, live, each_s = self._copies(of), bounds.live(of), list[Floats]()
+        fits = np.ones((len(self.sets.members), len(self.counts)), dtype=bool)
+        for stage, stored, repeats in self._divisions[division]:
+            held = StreamedSets.of(self.sets.names, stored, copies, of[1])
+            room = min(options.stored_bytes, options.capacity - most(live[name] for name in repeats))
+            fits &= held.stored_bytes(self.sets.at_most) <= ways * room * (1 + ROUNDING)
+            fetched_s = held.fetched_s(self.sets.at_least, bounds.inner, host, ways)
+            fits &= np.isfinite(fetched_s)
+            fetched_s[~np.isfinite(fetched_s)] = 0.0  # it does not fit, whatever it takes
+            if stage is None:
+                each_s += [np.where(fetched_s > 0, fetched_s + bounds.beside_s(of), 0.0) / ways] * ways
+            else:
+                each_s.append(fetched_s + bounds.around_s(stage.program, of) + bounds.handed_s(stage, of))
+        return fits, each_s
+
+    def _copies(self, of: Turns) -> Mapping[str, CopyBytes]:
+        """What a chip has at the least of each stored tensor, with so many micro-batches in a phase."""
+        bounds, (phase, parts) = self.bounds(0), of
+        return least_copies(turns(self.program, bounds.batch, {phase: (parts, 1)}), phase, bounds.inner)
+
+    def seeds(self) -> Iterator[Staged]:
+        """The quickest pipelines of those that were found."""
+        every = (one for one in (*self.tried.values(), *self.tried_sets.values()) if isinstance(one, Staged))
+        return iter(sorted(every, key=self.price)[:SEEDS])
+
+    def stages(self, found: Staged) -> Sequence[Compilation]:
+        """Those of a pipeline."""
+        return found.stages
+
+    def divided(self, found: Staged, program: Program) -> Sequence[Program]:
+        """As the layers of a pipeline are."""
+        return [stage.program for stage in divide(program, found.plan.layers)]
+
+    def computing_s(self, found: Staged, stage: int) -> Sequence[float]:
+        """What a micro-batch of each phase takes, with handing on."""
+        planned = found.plan.stages[stage]
+        return [planned.seconds(phase) - planned.waiting_s[n] for n, phase in enumerate(self.phases)]
+
+    def together_s(self, found: Staged, phase: int, each_s: Sequence[Floats]) -> Floats:
+        """Of all calls of a phase, in micro-batches."""
+        rounds = found.rounds[self.phases[phase]]
+        return np.asarray(rounds.seconds(sum(each_s), np.maximum.reduce(list(each_s)), np.maximum))
+
 
 def _splits_of(tried: Staged | EsccError) -> StagedPlan | NoPipeline | SlowPipelines | None:
     """What says what is known of each way to divide batches; None where nothing is."""
@@ -139,20 +236,21 @@ def compile_streamed_stages(
     """The quickest pipeline along an axis that is found with weights, caches or both streamed, `ahead` layers before
     they are needed.
 
-    The bound is of all pipelines that stream any of their layers, or none: with each count of them none computes
-    quicker than one that keeps the least, nor fetches less than so many layers. Raises as `compile_staged` does,
-    InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
+    The bound is of all pipelines that stream any tensors of the same layers, or none: with each count of them none
+    computes quicker than one that keeps the least, nor fetches less than so many layers. Raises as `compile_staged`
+    does, InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
     found that none takes less than `below`.
     """
     refuse_division(program, mesh.size(axis), axis)
     own = with_hosts(mesh, axis, options)
     own = replace(own, settings=replace(own.settings, gap=max(own.settings.gap, NEAR)))
     tried: dict[tuple[frozenset[Kind], int], Staged | EsccError] = {}
-    given = phases, mesh, axis, own, micro_batches
     known = Known()
-    every = [_Pipelines(program, kinds, ahead, tried, *given, known, below) for kinds in FAMILIES[offload]]
+    family = phases, mesh, own, axis, micro_batches, known, below
+    every = [_Pipelines(program, kinds, ahead, tried, *family) for kinds in FAMILIES[offload]]
     best = quickest(every, options, below)
     found = best.found
     if run:  # again, with what is run of it
-        found = compile_staged(streaming(program, best.kinds, best.streamed, ahead), *given, run)
+        given = phases, mesh, axis, own, micro_batches
+        found = compile_staged(streaming(program, best.what, best.streamed, ahead), *given, run)
     return replace(found, plan=replace(found.plan, bound=best.bound))

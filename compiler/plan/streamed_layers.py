@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from ...cost.streams import HostFull
 from ...ir.diagnostics import EsccError, InputError
@@ -26,12 +26,12 @@ WORTH = 1e-3  # of the time: less is not worth another plan
 MOST_TRIED = 4  # counts of layers, of any kinds of tensors, that are planned in turn with nothing quicker found
 
 
-def streaming(program: Program, kinds: Set[Kind], layers: int, ahead: int) -> Program:
-    """The program with `layers` of its layers streamed, spread evenly over its repeats: what is stored in them of
-    such kinds, or has its place with the host, but nothing that has it on the chips. Repeats in a repeat are parts of
-    its layers."""
+def streaming(program: Program, what: Set[str], layers: int, ahead: int) -> Program:
+    """The program with `layers` of its layers streamed, spread evenly over its repeats: `what` is stored in them, by
+    kind or by name, or has its place with the host, but nothing that has it on the chips. Repeats in a repeat are parts
+    of its layers."""
     every, before = layers_of(program), 0
-    names = frozenset(streamed_names(program, kinds))
+    names = frozenset(streamed_names(program, what))
     items: list[Op | Repeat[Op]] = []
     for item in program.body.items:
         if isinstance(item, Repeat):
@@ -52,28 +52,36 @@ def _streamed(region: Region[Op], names: Set[str], count: int, ahead: int) -> Re
     return Region(stored, tuple(items))
 
 
-def streamed_names(program: Program, kinds: Set[Kind]) -> Iterator[str]:
-    """What is stored in repeats and streamed: of some kinds, but for what has a place of its own."""
+def streamed_names(program: Program, what: Set[str]) -> Iterator[str]:
+    """What is stored in repeats and streamed: of some kinds or names, but for what has a place of its own."""
     places = dict(program.places)
     regions = [item.body for item in program.body.items if isinstance(item, Repeat)]
     while regions:
         region = regions.pop()
         for one in region.stored:
-            if places.get(one.value) is Place.HOST or (one.kind in kinds and one.value not in places):
+            meant = one.kind in what or one.value in what
+            if places.get(one.value) is Place.HOST or (meant and one.value not in places):
                 yield one.value
         regions += [item.body for item in region.items if isinstance(item, Repeat)]
 
 
 @dataclass(frozen=True)
 class Quickest(Generic[Found]):
-    """The quickest that was found with tensors of some `kinds` in `streamed` layers from the host. `price`: seconds
-    with waiting, of all calls; `bound`: what all that stream any of these tensors take at the least."""
+    """The quickest that was found with tensors of some `kinds` in `streamed` layers from the host, or with `tensors` of
+    these by name. `price`: seconds with waiting, of all calls; `bound`: what all that were gone over take at the
+    least."""
 
     found: Found
     kinds: frozenset[Kind]
     streamed: int
     price: float
     bound: float
+    tensors: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> frozenset[str]:
+        """What is streamed of these layers, by kind or name."""
+        return self.kinds.union(self.tensors)
 
 
 @dataclass
@@ -191,14 +199,16 @@ def is_infeasible(tried: object) -> bool:
     return isinstance(tried, NoPlan) and tried.outcome is Outcome.INFEASIBLE
 
 
-def quickest(families: Sequence[Family[Found]], options: Options, below: float = math.inf) -> Quickest[Found]:
+def layers_least_s(families: Sequence[Family[Found]]) -> float:
+    """What all take at the least that stream whole layers."""
+    return min(one.least_s(k) for one in families for k in range(one.fewest, one.layers + 1))
+
+
+def of_layers(families: Sequence[Family[Found]], options: Options, below: float) -> Quickest[Found] | None:
     """The quickest of all families, of equals that with the fewest layers streamed; of those that are found before
     searches with such `options` have taken MOST_WORK since there was one, or MOST_TRIED in turn have found nothing
-    quicker. While none is known, and after MOST_IN_VAIN, those with most room are planned.
-
-    Raises the InputError of the first family where none has a plan, with as much room as may be; or Cutoff where bounds
-    show that all take `below` at the least.
-    """
+    quicker. While none is known, and after MOST_IN_VAIN, those with most room are planned. None where none is found
+    that takes less than `below`."""
     best: Quickest[Found] | None = None
     work, effort, begun, vain = options.work, options.settings.effort, options.work.read, 0
     while vain < MOST_TRIED:
@@ -215,14 +225,16 @@ def quickest(families: Sequence[Family[Found]], options: Options, below: float =
             begun = work.read if most == math.inf else begun  # what was in vain leaves the others as much as ever
             if best is None or (price, count) < (best.price, best.streamed):
                 best, vain = Quickest(found, families[n].kinds, count, price, 0.0), 0
-    bound = min(one.least_s(k) for one in families for k in range(one.fewest, one.layers + 1))
-    if best is not None:
-        return replace(best, bound=min(best.price, bound))
+    return best
+
+
+def refuse(family: Family[Found], bound: float, below: float) -> NoReturn:
+    """Raises why nothing was found: Cutoff with the `bound` of all where they are known to have a plan and others take
+    `below`, or the InputError of a family, with as much room as may be."""
     if bound < math.inf and below < math.inf:
         raise Cutoff(bound)
-    first = families[0]
-    every_tried = [first.tried.get(first.key(k)) for k in reversed(range(first.layers + 1))]
+    every_tried = [family.tried.get(family.key(k)) for k in reversed(range(family.layers + 1))]
     refusals = [one for one in every_tried if isinstance(one, InputError)]
-    refused = refusals[0] if refusals else first.plan(first.layers, math.inf)
+    refused = refusals[0] if refusals else family.plan(family.layers, math.inf)
     assert isinstance(refused, InputError), "what may be planned was planned"
     raise refused

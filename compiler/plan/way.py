@@ -13,7 +13,8 @@ MOST_AHEAD = 16  # layers: more take room and save nothing
 
 
 class Offload(StrEnum):
-    """What may be streamed from the host. AUTO: weights, caches or both, whichever is quickest."""
+    """What may be streamed from the host, all of some layers or single tensors of them. AUTO: weights, caches or both,
+    whichever is quickest."""
 
     NONE = "none"
     WEIGHTS = "weights"

@@ -60,8 +60,8 @@ class CompiledModel:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the plans are proven cheapest: of all that stream whole layers, or have stages, where that was asked
-        for."""
+        """Whether the plans are proven cheapest: of all that stream tensors of the same layers, or have stages, where
+        that was asked for."""
         if self.tried:
             found: Outcome = late("compiler.plan.tries").outcome_of(self.tried)[0]
             return found

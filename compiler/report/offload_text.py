@@ -14,7 +14,7 @@ from ..plan.tries import Try
 from ..text.terminal import bound_text, count_text, gap_text, table, time_text
 from .text import PROOF
 
-WHOLE_LAYERS = " on whole layers"  # of which the streams are that are chosen among
+SAME_LAYERS = " on tensors of the same layers"  # of which the streams are that are chosen among
 
 
 def offload_text(found: Offloaded) -> str:
@@ -43,19 +43,20 @@ def _lines(found: Offloaded) -> Iterator[str]:
             rows.append((name, *sizes, comes, by, time_text(fetch.step_s), waits))
     yield from table(rows, 1)
     yield f"  with waiting  {time_text(found.price, 6)}"
-    yield f"  bound         {bound_text(found.bound)}{WHOLE_LAYERS + ' of these' if found.bound else ''}"
+    yield f"  bound         {bound_text(found.bound)}{SAME_LAYERS if found.bound else ''}"
     if found.outcome is Outcome.OPTIMAL:
-        yield f"  status        optimal{WHOLE_LAYERS}: {PROOF}"
+        yield f"  status        optimal{SAME_LAYERS}: {PROOF}"
     else:
-        yield f"  status        feasible: {gap_text(found.gap, WHOLE_LAYERS)}"
+        yield f"  status        feasible: {gap_text(found.gap, SAME_LAYERS)}"
 
 
 def offload_data(found: Offloaded) -> dict[str, Any]:
     """The same for JSON. The objective counts waiting, and like its bound is of all calls of all phases, or of one call
-    of one; both are of plans that stream whole layers."""
+    of one; both are of plans that stream tensors of the same layers."""
     return {
         "kinds": sorted(kind.value for kind in found.kinds),
         "placed": list(found.placed),
+        "tensors": list(found.tensors),
         "streamed_layers": found.streamed,
         "layers": found.layers,
         "ahead": found.ahead,

@@ -12,7 +12,7 @@ from ..plan.shapes import mesh_name
 from ..plan.staged import Staged
 from ..plan.tries import Try, least_bound, outcome_of
 from ..text.terminal import bound_text, count_text, gap_text, table, time_text
-from .offload_text import WHOLE_LAYERS
+from .offload_text import SAME_LAYERS
 from .text import PROOF, mean_text
 
 ROUNDING = 1e-12  # errors below are those of sums in another order, which depends on the machine
@@ -53,7 +53,7 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
             yield f"  {one.phase} is timed at {mean_text(one.spmd)}"
     if any(staged.streamed_layers):
         what = staged.streamed_what
-        yield f"  stages stream the {what} of some of their layers from their hosts, for every micro-batch"
+        yield f"  stages stream {what} of some of their layers from their hosts, for every micro-batch"
     yield ""
     rows: list[tuple[str, ...]] = [("", "calls", "micro-batches", "slowest stage", "all stages", "all calls", "idle")]
     for phase, rounds in plan.rounds:
@@ -83,7 +83,7 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     yield from table(rows, 0)
     yield ""
     outcome, gap = outcome_of(found)
-    among = WHOLE_LAYERS if any(streams) else ""
+    among = SAME_LAYERS if any(streams) else ""
     yield f"  objective  {time_text(plan.price, 6)}: all calls of all phases"
     yield f"  bound      {bound_text(least_bound(found))}"
     if outcome is Outcome.OPTIMAL:

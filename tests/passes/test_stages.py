@@ -247,14 +247,21 @@ def test_ways_to_divide_batches_that_do_not_fit_bound_no_pipeline():
     program = parse(TINY.replace("B = 4", "B = 2"))
     options = Options(replace(Hardware.load("h100"), host=host), capacity_bytes=235e3)
     given = ["prefill"], Mesh.parse("2x1"), "x"
-    found = compile_streamed_stages(program, *given, options, Offload.WEIGHTS).plan
+    staged = compile_streamed_stages(program, *given, options, Offload.WEIGHTS)
+    found = staged.plan
     assert found.gap < 0.01  # one batch would bring the layers once, and not twice: it does not fit
     options = with_hosts(*given[1:], options)
-    prices = []
-    for count in range(2, 6):
-        with suppress(NoPlan):
-            prices.append(choose_stages(streaming(program, {Kind.PARAM}, count, 1), *given, "B", options).price)
-    assert len(prices) == 2 and found.bound <= found.price == min(prices)
+    sets = {"layer.Wq", "layer.Wk", "layer.Wv", "layer.Wo", "layer.Wi"}, {"layer.Wi", "layer.Wd"}
+    prices: list[list[float]] = []
+    for what in ({Kind.PARAM}, *sets):
+        prices.append([])
+        for count in range(2, 6):
+            with suppress(NoPlan):
+                streamed = streaming(program, what, count, 1)
+                prices[-1].append(choose_stages(streamed, *given, "B", options).price)
+    assert len(prices[0]) == 2 and found.bound <= found.price == min(map(min, filter(None, prices)))
+    assert found.price < 0.8 * min(prices[0]), "fewer bytes come for as much room"
+    assert set(staged.streamed_what.split(" and ")) == sets[0]
 
 
 def test_divisions_that_are_not_planned_since_a_layer_has_no_room_do_not_fit():

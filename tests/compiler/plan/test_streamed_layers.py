@@ -10,7 +10,7 @@ from escc.compiler.plan import staged_offload
 from escc.compiler.plan.pipeline import parse
 from escc.compiler.plan.staged import compile_staged
 from escc.compiler.plan.staged_offload import compile_streamed_stages
-from escc.compiler.plan.streamed_layers import Family, Quickest, is_infeasible, quickest
+from escc.compiler.plan.streamed_layers import Family, Quickest, is_infeasible, layers_least_s, of_layers, refuse
 from escc.compiler.plan.way import Offload
 from escc.cost.hardware import Hardware, Host
 from escc.cost.streams import HostFull
@@ -71,7 +71,10 @@ def unproven() -> NoPlan:
 
 
 def found_of(family: Given, below: float = math.inf) -> Quickest[float]:
-    return quickest([family], family.options, below)
+    best = of_layers([family], family.options, below)
+    if best is None:
+        refuse(family, layers_least_s([family]), below)
+    return replace(best, bound=min(best.price, layers_least_s([family])))
 
 
 def test_where_the_fewest_layers_were_in_vain_those_with_most_room_are_planned_next():

@@ -71,7 +71,8 @@ def test_a_point_with_streams_is_the_plan_with_streams(model: Path) -> None:
     options = Options(sweep.hardware[0])
     found = compile_offloaded(parse(TEXT), ["decode"], Mesh.parse("1"), options, Offload.WEIGHTS)
     assert record.latency_s == pytest.approx(found.price) and found.streamed
-    assert record.way == f"weights of {found.streamed} of 3 layers streamed"
+    assert len(found.tensors) == 5 and not found.kinds
+    assert record.way == f"{' and '.join(found.tensors)} of {found.streamed} of 3 layers streamed"
     assert record_of(record.data()) == record
     assert sweep.header()["offload"] == "weights"
     told = "so many chips, with weights streamed 1 layer ahead or not, are quicker."

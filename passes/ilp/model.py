@@ -37,6 +37,23 @@ def continuous(model: Model) -> Model:
     return replace(model, integer=np.zeros_like(model.integer))
 
 
+def telling(model: Model) -> Model:
+    """The program without the rows that columns between 0 and their upper bounds cannot break."""
+    ends = np.sort(np.stack([np.zeros(len(model.row)), model.coefficient * model.upper[model.column]]), axis=0)
+    least, most = (np.bincount(model.row, weights=end, minlength=len(model.low)) for end in ends)
+    kept = (least < model.low) | (most > model.high)
+    place = np.cumsum(kept) - 1
+    some = kept[model.row]
+    return replace(
+        model,
+        row=place[model.row[some]],
+        column=model.column[some],
+        coefficient=model.coefficient[some],
+        low=model.low[kept],
+        high=model.high[kept],
+    )
+
+
 def cheaper(model: Model, price: float) -> Model:
     """The program of the solutions that cost no more than a price, by two rows and a column more: that tells a solver
     more than its objective does. All that costs something is integer, and less than 0 only where that is little.

@@ -40,7 +40,7 @@ class CopiesProgram(WaysProgram):
         key = tensor, *ways, ordered
         if key not in self.held:
             layouts = len(tensor.space)
-            held = self.held[key] = self.a.add_columns(np.zeros(layouts), 1.0, False)
+            held = self.held[key] = self.add_layouts_of(tensor)
             gone = frozenset(port for port in (*copies.before, *copies.now) if port in self.flow)
             for moved in self.held_where(copies):
                 for port in copies.now:
@@ -144,7 +144,7 @@ class CopiesProgram(WaysProgram):
             if arcs is None or self.limits is None or tensor.phase != self.limits.phase:
                 continue
             taken = self.taken_by(tensor, arcs) + self.beside(tensor, alone=True)
-            for arc in np.flatnonzero(taken + most > ROOM):
+            for arc in np.flatnonzero(self.is_open(t) & (taken + most > ROOM)):
                 self.row(-np.inf, FULL, [*lying, (np.array([self.paid[t] + arc]), taken[[arc]])])
 
     def loaded(self, load: Load) -> Entries:
@@ -210,18 +210,19 @@ class CopiesProgram(WaysProgram):
         tensor, port = copies.tensor, copies.now[0]
         arcs = self.moves.arcs[self.number[tensor]]
         assert arcs is not None
-        count, layouts, size = len(arcs), len(tensor.space), self.bytes(tensor)
+        count, size = len(arcs), self.bytes(tensor)
+        reached = self.reached[self.number[tensor]]
         gone = [self.flow[other] for other in (*copies.before, *copies.now[1:]) if other in self.flow]
         runs = self.flow[port]
         if gone:
-            runs = self.a.add_columns(np.zeros(count), 1.0, False)
+            runs = self.add_arcs_of(self.number[tensor], np.zeros(count))
             self.compare(count, 0.0, np.inf, [(runs, 1.0), (self.flow[port], -1.0), *((flow, 1.0) for flow in gone)])
             self.compare(count, -np.inf, 0.0, [(runs, 1.0), (self.flow[port], -1.0)])
             for flow in gone:
                 self.compare(count, -np.inf, 1.0, [(runs, 1.0), (flow, 1.0)])
         leaves = runs
         if copies.stored:  # what it is copied from takes nothing more
-            leaves = self.a.add_columns(np.zeros(count), 1.0, False)
+            leaves = self.add_arcs_of(self.number[tensor], np.zeros(count))
             row = self.compare(count, 0.0, np.inf, [(leaves, 1.0), (runs, -1.0)])
             for c, at in enumerate(tensor.source.rows):
                 from_there = np.flatnonzero(arcs.source == at)
@@ -231,11 +232,11 @@ class CopiesProgram(WaysProgram):
             self.copies_beside(copies, arcs, runs, size) if copies.after or len(copies.now) > 1 else (None, None)
         )
         more = self.beside(tensor, alone=not ordered)
-        for arc in range(count):
+        for arc in np.flatnonzero(self.is_open(self.number[tensor])):
             here, there = int(arcs.source[arc]), int(arcs.target[arc])
             entries = [*others, (np.array([runs + arc, leaves + arc]), size[[there, here]] + [more[arc], 0.0])]
             if kept is not None:
-                apart = np.setdiff1d(np.arange(layouts), [here, there])
+                apart = np.setdiff1d(np.flatnonzero(reached), [here, there])
                 entries.append((kept + apart, size[apart]))
             if above is not None:
                 entries.append((np.array([above + here]), np.ones(1)))
@@ -246,7 +247,7 @@ class CopiesProgram(WaysProgram):
         and the bytes of those made on the way to each layout."""
         tensor, layouts, count = copies.tensor, len(copies.tensor.space), len(arcs)
         gone = frozenset(port for port in (*copies.before, *copies.now) if port in self.flow)
-        kept = self.a.add_columns(np.zeros(layouts), 1.0, False)
+        kept = self.add_layouts_of(tensor)
         for port in copies.now[1:]:
             row = self.compare(layouts, 0.0, np.inf, [(kept, 1.0)])
             self.layouts_at(port, row, -1.0)
@@ -254,9 +255,9 @@ class CopiesProgram(WaysProgram):
                 self.layouts_at(tensor.source, row, 1.0)
         if not copies.after:
             return kept, None
-        made = self.a.add_columns(np.zeros(layouts), 1.0, False)
+        made = self.add_layouts_of(tensor)
         most = float(size.max()) * len(copies.after)
-        above = self.a.add_columns(np.zeros(layouts), most + layouts, False)
+        above = self.add_layouts_of(tensor, most + layouts)
         for port in copies.after:
             at = self.position(tensor, gone, port, True)
             row = self.compare(layouts, 0.0, np.inf, [(kept, 1.0), (at, -1.0)])

@@ -18,6 +18,7 @@ from operator import is_
 import numpy as np
 from numpy.typing import NDArray
 
+from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from .combinable import Combining, Groups
 from .graph import Graph, Port
@@ -102,8 +103,11 @@ class Factor:
 
     def arc_marginals(self) -> Floats:
         """For each arc the least value of a tree that runs over it."""
+        return self.over(self.distances.arcs, self.distances.price)
+
+    def over(self, arcs: Arcs, price: Floats) -> Floats:
+        """The least value of a tree that runs over each of some arcs, at prices that may be of none of its own."""
         inward, outward = self.trees(), self.rests()
-        arcs, price = self.distances.arcs, self.distances.price
         ways = [outward[m][arcs.source] + price + inward[m][arcs.target] for m in range(1, len(inward))]
         return np.asarray(np.min(ways, axis=0))
 

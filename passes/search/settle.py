@@ -20,7 +20,6 @@ from ...ir.program import Append, Repeat, Stored, walk
 from ..ilp.model import Model, cheaper, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.reshard import Arcs
-from ..layouts.space import Mask
 from .branch_and_bound import MANY_ARCS, Side
 from .column_images import KeptOut, column_images
 from .combinable import Groups
@@ -28,12 +27,14 @@ from .copies_program import CopiesProgram
 from .exact import Prover
 from .limits import JointLimits
 from .problem import Candidate
+from .reach import Reach, reach
 from .reduced_program import INTEGRAL
 
 Floats = NDArray[np.float64]
 
 UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
 MOST_ARCS = 10_000  # over all readers of all values, of a problem that is looked at
+MOST_OPEN, MOST_REACHED = 3_500, 40_000  # of one with more: those that cheaper plans may go over, and of all for that
 NODES = 1_200  # of the solver's search, of which each program gets half of what is left
 UNKNOWN_NODES = 600  # while no plan is known that others have to be cheaper than
 FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
@@ -50,9 +51,21 @@ Tree = tuple[int, ...]
 def settle(side: Side, prover: Prover, below: float) -> tuple[Candidate | None, float]:
     """The cheapest plan of a side, None where none was found that costs less than `below`, and a bound of those that
     do: `below` where there is none."""
-    if arcs_of(side) > MOST_ARCS * (side.problem.settings.effort if below < math.inf else 1.0):
+    effort = side.problem.settings.effort if below < math.inf else 1.0
+    every = arcs_of(side)
+    if every > (MOST_REACHED if below < math.inf else MOST_ARCS) * effort:
         return None, -math.inf
-    return _Settling(side, prover, below).run()
+    among = reach(side, below)
+    if among is None:
+        return None, below  # nothing is left that is cheaper
+    if every > MOST_ARCS * effort and among.open_arcs(side) > MOST_OPEN * effort:
+        return None, -math.inf
+    return _Settling(side, prover, below).run(among)
+
+
+def is_looked_at(side: Side) -> bool:
+    """Whether a side is small enough to be settled, however little is known of it."""
+    return arcs_of(side) <= MOST_ARCS * side.problem.settings.effort
 
 
 def arcs_of(side: Side) -> int:
@@ -68,33 +81,20 @@ class _Settling:
         self.side, self.prover, self.price = side, prover, price
         self.ascent = side.problem.settled.copy()
 
-    def allowed(self) -> list[Mask] | None:
-        """The choices that a cheaper plan may have; None where there is no such plan."""
-        alive = [np.ones(len(price), dtype=bool) for price in self.side.problem.prices]
-        if self.price < math.inf:
-            slack = self.price - self.ascent.bound() + 1e-9 * abs(self.price)
-            alive = self.ascent.alive(slack)[0]
-        if self.side.problem.representatives is not None:
-            node, mask = self.side.problem.representatives
-            alive[node] = alive[node] & mask
-        return self.side.limits.tightened(alive) if all(mask.any() for mask in alive) else None
-
-    def program(self, allowed: Sequence[Mask], unit: float) -> CopiesProgram:
+    def program(self, among: Reach, unit: float) -> CopiesProgram:
         """The program of the side."""
-        limits = self.side.limits
-        program = CopiesProgram(self.side.problem, self.side.detours.moves, allowed, unit, limits.combining)
+        limits, moves = self.side.limits, self.side.detours.moves
+        program = CopiesProgram(self.side.problem, moves, among.choices, unit, limits.combining, among.arcs)
         for part in limits.parts if isinstance(limits, JointLimits) else (limits,):
             program.limit(part)
         return program
 
-    def run(self) -> tuple[Candidate | None, float]:
-        """Solve, spell out, forbid, until a plan keeps to the limits or there is none."""
-        allowed = self.allowed()
-        if allowed is None:
-            return None, self.price
+    def run(self, among: Reach) -> tuple[Candidate | None, float]:
+        """Solve, spell out, forbid, until a plan keeps to the limits or there is none. `among`: what plans are made
+        of."""
         settings = self.side.problem.settings
         unit = UNIT / (abs(self.price if self.price < math.inf else self.ascent.bound()) or 1.0)
-        program = self.program(allowed, unit)
+        program = self.program(among, unit)
         most = NODES if self.price < math.inf else UNKNOWN_NODES
         nodes = most if arcs_of(self.side) <= MANY_ARCS else FEW_NODES
         found, images = None, None

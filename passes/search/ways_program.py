@@ -5,14 +5,14 @@ Which collectives run as one follows from the arcs that are paid: what has a gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ilp.model import Assembly, Model
+from ..ilp.model import Assembly, Model, telling
 from ..layouts.reshard import NONE, Arcs
 from ..layouts.space import Array, Mask
 from .combinable import Combining, Groups
@@ -29,7 +29,8 @@ Entries = list[tuple[Array, Floats]]  # columns with their coefficients
 
 @dataclass(eq=False)
 class WaysProgram:
-    """The integer program of a problem. `allowed`: the choices of each node, `unit`: what a second counts.
+    """The integer program of a problem. `allowed`: the choices of each node, `over`: the arcs of each tensor (None:
+    all), `unit`: what a second counts.
 
     `flow[port]` is the first column of the way to a port, by the arcs of `prices`; `paid[t]` that of tensor t's arcs.
     """
@@ -39,6 +40,7 @@ class WaysProgram:
     allowed: Sequence[Mask]
     unit: float
     combining: Combining
+    over: Mapping[int, Mask] | None = None
     a: Assembly = field(default_factory=Assembly)
     choice: list[int] = field(default_factory=list)
     paid: dict[int, int] = field(default_factory=dict)
@@ -90,9 +92,9 @@ class WaysProgram:
         return {tensor: t for t, tensor in enumerate(self.problem.graph.tensors)}
 
     def model(self) -> Model:
-        """The program with all rows so far. All its columns are whole numbers in plans: of one that is not said to be
-        so CP-SAT may leave values that are none, and find no plan."""
-        model = self.a.model()
+        """The program with all rows so far that say something. All its columns are whole numbers in plans: of one that
+        is not said to be so CP-SAT may leave values that are none, and find no plan."""
+        model = telling(self.a.model())
         return replace(model, integer=np.ones(len(model.cost), dtype=bool))
 
     def row(self, low: float, high: float, entries: Entries) -> None:
@@ -106,6 +108,37 @@ class WaysProgram:
         columns = self.choice[port.node] + np.arange(len(port.rows))
         self.a.add_entries(first + port.rows, columns, sign)
 
+    def is_open(self, t: int) -> Mask:
+        """Over which of a tensor's arcs plans may go."""
+        arcs = self.moves.arcs[t]
+        assert arcs is not None, "it is moved"
+        return np.ones(len(arcs), dtype=bool) if self.over is None else self.over[t]
+
+    def add_arcs_of(self, t: int, cost: Floats, integer: bool = False) -> int:
+        """A column for each arc of a tensor, which is 0 where no plan goes over it."""
+        first = self.a.add_columns(cost, 1.0, integer)
+        self.a.upper[-1] = self.is_open(t).astype(np.float64)
+        return first
+
+    def add_layouts_of(self, tensor: Tensor, most: float = 1.0) -> int:
+        """A column for each layout of a tensor, which is 0 where it is never in it."""
+        first = self.a.add_columns(np.zeros(len(tensor.space)), most, False)
+        reached = self.reached[self.number[tensor]]
+        self.a.upper[-1] = np.where(reached, most, 0.0)
+        return first
+
+    @cached_property
+    def reached(self) -> list[Mask]:
+        """The layouts in which each tensor may be."""
+        found = []
+        for t, tensor in enumerate(self.problem.graph.tensors):
+            mask, arcs = np.zeros(len(tensor.space), dtype=bool), self.moves.arcs[t]
+            mask[tensor.source.rows[self.allowed[tensor.source.node]]] = True
+            if arcs is not None:
+                mask[arcs.target[self.is_open(t)]] = True
+            found.append(mask)
+        return found
+
     def add_ways(self, t: int, tensor: Tensor, arcs: Arcs) -> None:
         """A way to each reader over arcs that are paid once; no copy is made twice."""
         price, of = self.moves.seconds[t] * self.unit, None if self.groups is None else self.groups.of[t]
@@ -113,12 +146,12 @@ class WaysProgram:
         if self.groups is not None and of is not None and joined:
             price = price - np.where(of >= 0, self.groups.latency_s[of], 0.0)
         count, layouts = len(arcs), len(tensor.space)
-        paid = self.paid[t] = self.a.add_columns(price, 1.0, True)
+        paid = self.paid[t] = self.add_arcs_of(t, price, True)
         once = self.a.add_rows(layouts, -np.inf, 1.0)
         self.a.add_entries(once + arcs.target, paid + np.arange(count), 1.0)
         self.layouts_at(tensor.source, once, 1.0)
         for port in tensor.uses:
-            flow = paid if len(tensor.uses) == 1 else self.a.add_columns(np.zeros(count), 1.0, False)
+            flow = paid if len(tensor.uses) == 1 else self.add_arcs_of(t, np.zeros(count))
             self.flow[port] = flow
             self.along(tensor, arcs, flow, self.a.add_rows(layouts, 0.0, 0.0))
             self.layouts_at(port, self.a.rows - layouts, -1.0)
@@ -175,8 +208,10 @@ class WaysProgram:
             arcs, layouts = self.moves.arcs[self.number[tensor]], len(tensor.space)
             assert arcs is not None
             count, flow = len(arcs), self.flow[port]
-            at = self.positions[key] = self.a.add_columns(np.zeros(layouts), 1.0, False)
-            begun = self.a.add_columns(np.zeros(count), 1.0 if gone or not ordered else 0.0, False)
+            at = self.positions[key] = self.add_layouts_of(tensor)
+            begun = self.add_arcs_of(self.number[tensor], np.zeros(count))
+            if ordered and not gone:
+                self.a.upper[-1] = np.zeros(count)
             row = self.compare(layouts, 0.0, 0.0, [(at, -1.0)])
             self.along(tensor, arcs, begun, row)
             self.compare(count, -np.inf, 0.0, [(begun, 1.0), (flow, -1.0)])

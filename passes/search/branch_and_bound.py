@@ -155,7 +155,7 @@ class _Cut:
 class Boxes:
     """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
     plan must cost less than, and `elsewhere` whether another side has one that costs as much, or one was known before.
-    `floor`: a bound of all of its plans."""
+    `floor`: a bound of all of its plans. `settles`: whether what boxes leave open is settled copy by copy."""
 
     def __init__(self, side: Side, prover: Prover, below: float):
         self.side = side
@@ -170,6 +170,7 @@ class Boxes:
         self.given_up = np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.entered, self.read, self.tried, self.in_vain = 0, 0, 0, 0
+        self.settles = False
         self.asked = False  # whether the solver has been asked of all plans at once
         every = problem.arcs_read
         few, a_read = (SETTLED_READ, SETTLED_ARCS) if every <= MANY_ARCS else (FEW_READ, ARCS_A_READ)
@@ -220,10 +221,18 @@ class Boxes:
         """Whether there is anything left to do."""
         if self.hesitates and self.least >= self.price * (1 - NEARLY):
             return False
+        if self.settles and self.asked and not self.dives and self.is_stuck:
+            return False
         patience = PATIENCE // 2 if self.problem.columns >= MIDDLING else PATIENCE
         if self.asked and self.in_place >= patience and self.problem.columns >= FEW_COLUMNS:
             return self.least < self.price * (1 - CLOSE) and self.read < self.enough
         return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.enough
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether boxes have not changed anything for long, or have given one up whose bound is the least of all: then
+        a cheaper plan is all that they may still find."""
+        return self.in_place >= PATIENCE // 2 or self.given_up <= self.least
 
     @property
     def is_closed(self) -> bool:

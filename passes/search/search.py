@@ -25,7 +25,7 @@ from .image_program import Among, ImageSearch
 from .images import images
 from .limits import JointLimits, Limits
 from .problem import SWEEPS, Candidate, Problem
-from .settle import settle
+from .settle import is_looked_at, settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 MOST_COLUMNS = 500_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
@@ -194,27 +194,53 @@ def _among_images(
 def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:
     """The cheapest plan of all sides, of which `least` is a bound. Raises Cutoff where none was found that costs less
     than `below`."""
+    for side in every:
+        side.settles = len(every) <= FEW_SIDES and is_looked_at(side.side)
     branch_and_bound(every)
-    bounds: list[float] = []
-    known = [(side.best.price, n) for n, side in enumerate(every) if side.best is not None]
-    winner = every[min(known)[1]] if known else None
-    best = None if winner is None else winner.best
-    for side in sorted(every, key=lambda side: _settled_next(side, best is not None)):
-        price, bound = below if best is None else best.price, side.bound
-        if bound < price * (1 - side.problem.settings.gap) and (best is None or len(every) <= FEW_SIDES):
-            found, more = settle(side.side, side.prover, price)
-            best, bound = found or best, max(bound, more)
-        bounds.append(bound)
+    settled, bounds = _settled(every)
+    gap = prover.problem.settings.gap
+    left = [n for n, side in enumerate(every) if side.settles and bounds[n] < side.price * (1 - gap)]
+    for n in left:  # boxes were left to what has not settled them
+        every[n].settles = False
+    branch_and_bound([every[n] for n in left])
+    share(every)
+    bounds = [
+        max(bound, side.bound) if n in left else bound
+        for n, (bound, side) in enumerate(zip(bounds, every, strict=True))
+    ]
     prover.solve_s += sum(side.prover.solve_s for side in every if side.prover is not prover)
     prover.read += sum(side.read for side in every)
-    if best is None:
+    known = [(side.best.price, n) for n, side in enumerate(every) if side.best is not None]
+    if settled is not None and (not known or settled.price <= min(known)[0]):
+        best = settled  # rows do not tell it from cheaper ones
+    elif known:
+        best = every[min(known)[1]].plainest()
+    else:
         raise Cutoff(max(least, min(bounds)))
-    if winner is not None and best is winner.best:  # of those that settling finds rows do not tell cheaper ones
-        best = winner.plainest()
-    bound, gap = min(best.price, *bounds), prover.problem.settings.gap
+    bound = min(best.price, *bounds)
     if gap > PROVEN:  # plans that are nearer to each other were not told apart
         bound = min(bound, best.price * (1 - gap))
     return replace(best, bound=min(best.price, max(least, bound)))
+
+
+def _settled(every: Sequence[Boxes]) -> tuple[Candidate | None, list[float]]:
+    """Of what boxes have left open the cheapest plan that is found copy by copy, if one is cheaper than what is known,
+    and a bound of each side."""
+    best, bounds = None, [side.bound for side in every]
+    known = any(side.best is not None for side in every)
+    for n in sorted(range(len(every)), key=lambda n: _settled_next(every[n], known)):
+        side = every[n]
+        bounds[n] = side.bound
+        if bounds[n] < side.price * (1 - side.problem.settings.gap) and (
+            not (known or best is not None) or len(every) <= FEW_SIDES
+        ):
+            found, more = settle(side.side, side.prover, side.price)
+            bounds[n] = max(bounds[n], more)
+            if found is not None:
+                best = found
+                for other in every:
+                    other.below, other.elsewhere = min(other.below, found.price), True
+    return best, bounds
 
 
 def _settled_next(side: Boxes, known: bool) -> tuple[bool, float]:

@@ -22,12 +22,21 @@ from escc.passes.search import search
 from escc.passes.search.problem import Candidate
 
 
-def side(price: float, prover: Any) -> Any:
-    """A side that is done, with a plan of that price."""
+def side(price: float, prover: Any, least: float) -> Any:
+    """A side that is done, with a plan of that price; `least`: the price of the best of all sides."""
     best = Candidate((0,), price, price)
     problem = SimpleNamespace(settings=SimpleNamespace(gap=1e-9))
     return SimpleNamespace(
-        read=1, best=best, bound=1.0, plainest=lambda: best, prover=prover, side=None, ascent=None, problem=problem
+        read=1,
+        best=best,
+        bound=1.0,
+        plainest=lambda: best,
+        prover=prover,
+        side=None,
+        ascent=None,
+        problem=problem,
+        price=least,
+        below=least,
     )
 
 
@@ -35,7 +44,8 @@ def side(price: float, prover: Any) -> Any:
 def test_the_cheapest_of_all_sides_is_taken(prices: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     prover: Any = SimpleNamespace(solve_s=0.0, read=0, problem=SimpleNamespace(settings=SimpleNamespace(gap=1e-9)))
     monkeypatch.setattr(search, "branch_and_bound", lambda sides: None)
-    found = search._sides([side(price, prover) for price in prices], prover, 0.0, math.inf)
+    monkeypatch.setattr(search, "is_looked_at", lambda side: False)
+    found = search._sides([side(price, prover, min(prices)) for price in prices], prover, 0.0, math.inf)
     assert found.price == min(prices) and found.bound == 1.0
     assert prover.read == len(prices), "all that was read off counts"
 
@@ -54,8 +64,9 @@ def test_copies_of_many_sides_are_looked_at_where_no_plan_is_known(
 
     prover: Any = SimpleNamespace(solve_s=0.0, read=0, problem=SimpleNamespace(settings=SimpleNamespace(gap=1e-9)))
     monkeypatch.setattr(search, "branch_and_bound", lambda sides: None)
+    monkeypatch.setattr(search, "is_looked_at", lambda side: False)
     monkeypatch.setattr(search, "settle", settle)
-    sides = [side(2.0, prover) for _ in range(count)]
+    sides = [side(2.0, prover, 2.0 if known else math.inf) for _ in range(count)]
     for one in sides:
         one.best = one.best if known else None
         one.problem.groups = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..ir.mesh import Mesh
 from ..ir.program import Kind, Op, Placed, Program, Stored, stored_in
 from ..ir.streams import copies_held, sets_of
-from .hardware import Host
+from .hardware import Hardware
 from .streams import CopyBytes, hosted_s
 
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ class StreamedSets:
         """What a chip stores [sets, counts] with the tensors of each set streamed, `members` [sets, tensors]."""
         return self.stored - members @ self.freed.T
 
-    def fetched_s(self, members: Bools, mesh: Mesh, host: Host, stages: int = 1) -> Floats:
+    def fetched_s(self, members: Bools, mesh: Mesh, hardware: Hardware, stages: int = 1) -> Floats:
         """What they take to come to the chips of a mesh and to go back [sets, counts], as `hosted_s` has it."""
         hosted, into, out = (members @ one.T for one in (self.hosted, self.into, self.out))
-        return np.asarray(hosted_s(hosted, into, out, mesh, host, stages), dtype=np.float64)
+        return np.asarray(hosted_s(hosted, into, out, mesh, hardware, stages), dtype=np.float64)

@@ -34,6 +34,7 @@ from ..ir.streams import HostTensor, copies_held, host_tensors, is_filled_anew, 
 from .elementwise import Larger, larger
 from .hardware import Hardware, Host
 from .network import Network
+from .topology import host_numbers, hosts_of
 
 ROUNDING = 1e-9  # relative: of sums of bytes
 LocalBytes = Callable[[SpmdValue], Any]
@@ -129,15 +130,15 @@ def host_traffic(spmd: SpmdProgram, local: LocalBytes) -> tuple[Any, Any]:
     return sum(count * into for count, into, _ in moved), sum(count * out for count, _, out in moved)
 
 
-def host_bytes(spmd: SpmdProgram, host: Host, local: LocalBytes) -> float:
+def host_bytes(spmd: SpmdProgram, hardware: Hardware, local: LocalBytes) -> float:
     """What each host of a program's chips holds: a part for each chip, of chips divided evenly over the hosts, and of
-    caches as many as there are batches that take turns."""
+    caches as many as there are batches that take turns. `hardware` has a host."""
     sets = {Kind.CACHE: spmd.micro_batches}
     parts = (
         sets.get(one.kind, 1) * one.streamed.count * local(replace(one.value, layout=one.parts))
         for one in host_tensors(spmd).values()
     )
-    return math.fsum(parts) * spmd.mesh.chips / math.ceil(spmd.mesh.chips / host.host_chips)
+    return math.fsum(parts) * spmd.mesh.chips / hosts_of(spmd.mesh, hardware).count
 
 
 def fetch_costs(
@@ -150,18 +151,18 @@ def fetch_costs(
     if not host_tensors(spmd):
         return ()
     host = host_of(hardware)
-    held = host_bytes(spmd, host, local)
+    held = host_bytes(spmd, hardware, local)
     room = host.dram_bytes + host.nvme_bytes
     if held > room:
         message = (
             f"What is streamed takes {held / 1e9:.4g} GB of each host of {hardware.name}, which has {room / 1e9:.4g}."
         )
         raise HostFull([Diagnostic(message, hint="take more hosts, fewer bits, or a smaller batch")])
-    network, from_nvme = Network(hardware, spmd.mesh), nvme_share(spmd, host, local)
+    network, from_nvme = Network(hardware, spmd.mesh), nvme_share(spmd, hardware, local)
     found = []
     for repeat, most, tensors in streamed_repeats(spmd):
         ahead = min(one.streamed.ahead for one, _ in tensors)
-        fetch = _fetch(spmd, network, host, from_nvme, tensors, local)
+        fetch = _fetch(spmd, network, from_nvme, tensors, local)
         found.append(FetchCost(repeat.name, repeat.count, most, ahead, own_s[repeat.name], fetch))
     return tuple(found)
 
@@ -176,9 +177,9 @@ def host_of(hardware: Hardware) -> Host:
     return hardware.host
 
 
-def nvme_share(spmd: SpmdProgram, host: Host, local: LocalBytes) -> float:
+def nvme_share(spmd: SpmdProgram, hardware: Hardware, local: LocalBytes) -> float:
     """The share of what is streamed that does not fit into the DRAM of the hosts."""
-    return max(0.0, 1 - host.dram_bytes / host_bytes(spmd, host, local))
+    return max(0.0, 1 - host_of(hardware).dram_bytes / host_bytes(spmd, hardware, local))
 
 
 def streamed_repeats(spmd: SpmdProgram) -> Iterator[tuple[Repeat[Step], int, list[tuple[HostTensor, Fraction]]]]:
@@ -195,7 +196,6 @@ def streamed_repeats(spmd: SpmdProgram) -> Iterator[tuple[Repeat[Step], int, lis
 def _fetch(
     spmd: SpmdProgram,
     network: Network,
-    host: Host,
     from_nvme: float,
     shares: Sequence[tuple[HostTensor, Fraction]],
     local: LocalBytes,
@@ -219,7 +219,7 @@ def _fetch(
         for axes, held in gathered.items()
         if ways[axes] > 1
     )
-    chips = min(spmd.mesh.chips, host.host_chips)
+    host, chips = host_of(network.hardware), hosts_of(spmd.mesh, network.hardware).most_chips
     over = carried_s(host, chips, into, out, from_nvme)
     return Fetch(into, out, *over, gather_s, max(carried_s(host, chips, least_in, least_out, from_nvme)))
 
@@ -246,7 +246,9 @@ class CopyBytes:
     out: float
 
 
-def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None, stages: int = 1) -> float:
+def least_fetched_s(
+    program: Program, mesh: Mesh, hardware: Hardware, phase: str | None = None, stages: int = 1
+) -> float:
     """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and if a
     `phase` is named its caches to come and go: in any layouts, of which each chip has as small a part as axes divide.
     Infinite where the hosts have no room for it, in caches as many as there are batches that take turns. `stages`: as
@@ -258,20 +260,21 @@ def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None 
     hosted = math.fsum(n * size.hosted * sets_of(one, bound.micro_batches) for one, n, size in streamed)
     into = math.fsum(n * size.into for _, n, size in streamed)
     out = math.fsum(n * size.out for _, n, size in streamed)
-    return float(hosted_s(hosted, into, out, mesh, host, stages))
+    return float(hosted_s(hosted, into, out, mesh, hardware, stages))
 
 
-def hosted_s(hosted: Any, into: Any, out: Any, mesh: Mesh, host: Host, stages: int = 1) -> Any:
+def hosted_s(hosted: Any, into: Any, out: Any, mesh: Mesh, hardware: Hardware, stages: int = 1) -> Any:
     """What bytes take to come to each chip of a mesh, and to go back, of which `hosted` lie with the hosts for it: from
     NVMe what does not fit into DRAM; infinite where there is no room for it. `stages`: so many have a mesh and hosts
     like these, and hold together what is `hosted` for a chip; what comes to them comes one after the other. Numbers or
     arrays of them."""
-    held = np.asarray(hosted) * mesh.chips / math.ceil(mesh.chips / host.host_chips)
+    host, hosts = host_of(hardware), hosts_of(mesh, hardware)
+    held = np.asarray(hosted) * mesh.chips / hosts.count
     beyond = held > stages * (host.dram_bytes + host.nvme_bytes) * (1 + ROUNDING)
     from_nvme: Any = 0.0
     if host.nvme_bytes:
         from_nvme = np.maximum(0.0, 1 - stages * host.dram_bytes / np.where(held > 0, held, 1.0)) * (held > 0)
-    over = carried_s(host, min(mesh.chips, host.host_chips), into, out, from_nvme, np.maximum)
+    over = carried_s(host, hosts.most_chips, into, out, from_nvme, np.maximum)
     return np.where(beyond, math.inf, np.maximum(np.maximum(over[0], over[1]), over[2]))
 
 
@@ -300,16 +303,17 @@ def least_copies(program: Program, phase: str, mesh: Mesh) -> dict[str, CopyByte
     return found
 
 
-def host_of_stages(host: Host, mesh: Mesh, axis: str) -> Host:
+def host_of_stages(hardware: Hardware, mesh: Mesh, axis: str) -> Host:
     """What each stage along an axis has of its hosts: all of them, or as large a share of one as it has of the chips.
 
-    Raises InputError where hosts have more chips of one stage than of another.
+    Raises InputError where hosts have more chips of one stage than of another, or than other hosts, and where the
+    hardware has none.
     """
-    chips, ways = np.arange(mesh.chips), mesh.size(axis)
-    stages = np.indices([size for _, size in mesh.axes])[mesh.names.index(axis)].ravel()
-    counts = np.unique(chips // host.host_chips * ways + stages, return_counts=True)[1]
-    used = min(mesh.chips, host.host_chips)
-    if mesh.chips % used or len(set(counts)) > 1:
+    host, hosts = host_of(hardware), hosts_of(mesh, hardware)
+    stages = np.indices(mesh.sizes)[mesh.names.index(axis)]
+    numbers = host_numbers(mesh, hardware) * mesh.size(axis) + stages
+    counts, used = np.unique(numbers, return_counts=True)[1], hosts.most_chips
+    if mesh.chips != hosts.count * used or len(set(counts)) > 1:
         raise fail(
             f"Stages along `{axis}` of {mesh} do not have hosts of {host.host_chips} chips evenly.",
             hint="let each host have as many chips of one stage as of another",

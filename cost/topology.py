@@ -2,7 +2,8 @@
 
 An axis belongs to one level, each part of one to its own. Axes called `node`, `slice` or `dcn` join nodes or
 slices. Of the others, on a torus each is an axis of the slice; behind switches the last axes of the mesh, as
-many as fill no more than a node, lie in the node, and those before them join nodes.
+many as fill no more than a node, lie in the node, and those before them join nodes. No host has chips of several
+nodes, unless it has more of them than a node.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+
+import numpy as np
 
 from ..ir.diagnostics import InputError, fail, listed
 from ..ir.mesh import Mesh, part_of
@@ -99,6 +102,47 @@ def _on_torus(near: Sequence[tuple[str, int]], torus: Torus, chip: str) -> dict[
 def _too_large(what: str) -> InputError:
     hint = "call the axis that joins slices `slice`, or take `--network flat`"
     return fail(f"The mesh has {what}.", hint=hint)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The machines that the chips of a mesh are plugged into: how many, and the chips of the one with the most."""
+
+    count: int
+    most_chips: int
+
+
+def hosts_of(mesh: Mesh, hardware: Hardware) -> Hosts:
+    """The hosts of a mesh: of each node the chips in their order, as many to each host as it has. `hardware` has a
+    host."""
+    together, each = prod(size for _, size in _near_a_host(mesh, hardware)), _chips_of_host(hardware)
+    return Hosts(mesh.chips // together * -(-together // each), min(together, each))
+
+
+def host_numbers(mesh: Mesh, hardware: Hardware) -> np.ndarray:
+    """The number of the host of each chip, an array of the mesh's sizes. Hosts are those of `hosts_of`."""
+    near = [name for name, _ in _near_a_host(mesh, hardware)]
+    order = sorted(range(len(mesh.axes)), key=lambda n: mesh.names[n] in near)  # those in a node last
+    together, each = mesh.size(*near), _chips_of_host(hardware)
+    node, chip = np.divmod(np.arange(mesh.chips), together)
+    numbers = node * -(-together // each) + chip // each
+    found: np.ndarray = numbers.reshape([mesh.sizes[n] for n in order]).transpose(np.argsort(order))
+    return found
+
+
+def _near_a_host(mesh: Mesh, hardware: Hardware) -> list[tuple[str, int]]:
+    """The axes along which chips may have one host: those in a node or slice, and behind switches as many as fill a
+    host that has chips of several nodes."""
+    near = [(name, size) for name, size in mesh.axes if part_of(name) not in FAR_NAMES]
+    if not isinstance(hardware.fabric, Switch):
+        return near
+    placed = _behind_switch(near, max(hardware.fabric.node_chips, _chips_of_host(hardware)))
+    return [(name, size) for name, size in near if name in placed]
+
+
+def _chips_of_host(hardware: Hardware) -> int:
+    assert hardware.host is not None, "`host_of` refuses hardware without one"
+    return hardware.host.host_chips
 
 
 def _behind_switch(near: Sequence[tuple[str, int]], node_chips: int) -> dict[str, Axis]:

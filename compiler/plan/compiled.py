@@ -91,7 +91,11 @@ class CompiledPhase:
     def host_bytes(self) -> float:
         """What each host holds for its chips."""
         host = self.hardware.host
-        return 0.0 if host is None else host_bytes(self.spmd, host, lambda value: float(local_bytes(value, self.spmd)))
+        return (
+            0.0
+            if host is None
+            else host_bytes(self.spmd, self.hardware, lambda value: float(local_bytes(value, self.spmd)))
+        )
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

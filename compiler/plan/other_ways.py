@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...cost.streams import least_stored_bytes
+from ...cost.topology import hosts_of
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
 from ...passes.least_held import least_live_bytes
@@ -49,7 +50,7 @@ def _ways(
     if host is None:
         yield "with a table `[host]` in the hardware's file `--offload auto` stores layers in a host's memory"
         return
-    most = (host.dram_bytes + host.nvme_bytes) * max(math.ceil(mesh.chips / host.host_chips) for mesh in meshes)
+    most = (host.dram_bytes + host.nvme_bytes) * max(hosts_of(mesh, options.hardware).count for mesh in meshes)
     if _whole_bytes(program, phases) <= most:
         yield "`--offload auto` stores layers in the host's memory"
 

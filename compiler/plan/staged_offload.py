@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ...cost.streamed_sets import Bools, Floats, StoredIn, StreamedSets, stored_by_count
-from ...cost.streams import CopyBytes, host_of, host_of_stages, least_copies
+from ...cost.streams import CopyBytes, host_of_stages, least_copies
 from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Repeat
@@ -42,7 +42,7 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
     """The options for stages along an axis, each with its hosts or its share of one. Raises InputError where stages
     cannot stream."""
     hardware = options.hardware
-    return replace(options, hardware=replace(hardware, host=host_of_stages(host_of(hardware), mesh, axis)))
+    return replace(options, hardware=replace(hardware, host=host_of_stages(hardware, mesh, axis)))
 
 
 @dataclass
@@ -168,7 +168,7 @@ class _Pipelines(SetFamily[Staged]):
         """Which sets in which counts may fit with so many micro-batches in a phase, and what one of these takes at the
         least in each stage for what comes, with what is no part of layers [sets, counts]. Of many layers some stage
         stores the mean of all, and all take it."""
-        bounds, options, host = self.bounds(0), self.options, host_of(self.options.hardware)
+        bounds, options = self.bounds(0), self.options
         ways, most = (1, max) if bounds.few else (bounds.ways, min)
         copies, live, each_s = self._copies(of), bounds.live(of), list[Floats]()
         fits = np.ones((len(self.sets.members), len(self.counts)), dtype=bool)
@@ -176,7 +176,7 @@ class _Pipelines(SetFamily[Staged]):
             held = StreamedSets.of(self.sets.names, stored, copies, of[1])
             room = min(options.stored_bytes, options.capacity - most(live[name] for name in repeats))
             fits &= held.stored_bytes(self.sets.at_most) <= ways * room * (1 + ROUNDING)
-            fetched_s = held.fetched_s(self.sets.at_least, bounds.inner, host, ways)
+            fetched_s = held.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways)
             fits &= np.isfinite(fetched_s)
             fetched_s[~np.isfinite(fetched_s)] = 0.0  # it does not fit, whatever it takes
             if stage is None:

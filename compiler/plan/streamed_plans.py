@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from ...cost.streamed_sets import Bools, Floats, StreamedSets, stored_by_count
-from ...cost.streams import CopyBytes, host_of, least_copies, least_fetched_s, least_stored_bytes
+from ...cost.streams import CopyBytes, least_copies, least_fetched_s, least_stored_bytes
 from ...ir.diagnostics import EsccError
 from ...ir.program import Kind, Program, stored_in
 from ...ir.streams import copies_held
@@ -170,10 +170,8 @@ class Plans(SetFamily[Compilation]):
     def _fetched_s(self, streamed: int) -> float:
         """What so many layers take to come at the least."""
         if streamed not in self._fetched:
-            host = self.options.hardware.host
-            assert host is not None, "`compile_offloaded` refuses hardware without one"
-            program = self.streaming(streamed)
-            every = {phase: least_fetched_s(program, self.mesh, host, phase) for phase in self.phases}
+            program, hardware = self.streaming(streamed), self.options.hardware
+            every = {phase: least_fetched_s(program, self.mesh, hardware, phase) for phase in self.phases}
             self._fetched[streamed] = math.fsum(self._calls(phase) * each_s for phase, each_s in every.items())
         return self._fetched[streamed]
 
@@ -200,7 +198,7 @@ class Plans(SetFamily[Compilation]):
     def _sets_hold(self) -> tuple[Bools, Bools, Floats]:
         """Which sets in which counts may fit, which leave no more room than none, and what they take to come at the
         least in all phases [sets, counts]."""
-        sets, host, stored = self.sets, host_of(self.options.hardware), stored_by_count(self.programs)
+        sets, hardware, stored = self.sets, self.options.hardware, stored_by_count(self.programs)
         shape = len(sets.members), len(self.counts)
         fits, as_full, fetched_s = np.ones(shape, dtype=bool), np.ones(shape, dtype=bool), np.zeros(shape)
         for phase, copies in zip(self.phases, self.least_copies(), strict=True):
@@ -208,7 +206,7 @@ class Plans(SetFamily[Compilation]):
             bytes_, room = held.stored_bytes(sets.at_most), self.options.capacity - self._live_bytes(phase)
             fits &= bytes_ <= min(room, self.options.stored_bytes) * (1 + ROUNDING)
             as_full &= bytes_ >= held.stored
-            fetched_s += self._calls(phase) * held.fetched_s(sets.at_least, self.mesh, host)
+            fetched_s += self._calls(phase) * held.fetched_s(sets.at_least, self.mesh, hardware)
         return fits, as_full, fetched_s
 
     def _live_bytes(self, phase: str) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...cost.estimate import local_bytes
 from ...cost.streamed_sets import Bools, Floats, StreamedSets, stored_by_count
-from ...cost.streams import CopyBytes, HostFull, bytes_moved, fetch_costs, host_of
+from ...cost.streams import CopyBytes, HostFull, bytes_moved, fetch_costs
 from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
@@ -238,8 +238,8 @@ class SetFamily(Family[Found]):
         for phase in range(len(stages[0])):
             each_s = []
             for n, stage in enumerate(stages):
-                host = host_of(stage[phase].hardware)
-                comes_s = held[n][phase].fetched_s(members, stage[phase].spmd.mesh, host)[rows, count]
+                mesh, hardware = stage[phase].spmd.mesh, stage[phase].hardware
+                comes_s = held[n][phase].fetched_s(members, mesh, hardware)[rows, count]
                 fits[~np.isfinite(comes_s)] = False
                 comes_s[~np.isfinite(comes_s)] = 0.0  # it does not fit, whatever it takes
                 own_s = self.computing_s(seed, n)[phase]

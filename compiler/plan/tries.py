@@ -179,9 +179,8 @@ def _unlike(
     def kind(axis: str | None) -> object:
         if axis not in group_of:
             return axis
-        host = hardware.host
         try:
-            return group_of[axis], host_of_stages(host, mesh, axis) if streams and host is not None else None
+            return group_of[axis], host_of_stages(hardware, mesh, axis) if streams else None
         except InputError:
             return axis
 

@@ -14,6 +14,7 @@ from ...ir.spmd import SpmdProgram
 from ..hardware import Hardware
 from ..network import Network
 from ..streams import FetchCost, LocalBytes, bytes_moved, carried_s, nvme_share, streamed_repeats, streamed_s
+from ..topology import hosts_of
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def symbolic_fetches(
         nvme_bytes_per_s=symbols.get("nvme", 0.0),
     )
     numeric, symbolic = local
-    beyond = nvme_share(spmd, host, numeric)
+    beyond = nvme_share(spmd, hardware, numeric)
     from_nvme = sympy.Rational(beyond) if beyond else 0
-    chips = min(spmd.mesh.chips, host.host_chips)
+    chips = hosts_of(spmd.mesh, hardware).most_chips
     sizes = {symbols[name]: sympy.Rational(rate) for name, rate in rates.items() if rate}
     found = []
     for cost, (_, _, tensors) in zip(costs, streamed_repeats(spmd), strict=True):

@@ -261,13 +261,13 @@ class Bounds:
 
     def fetched_s(self, program: Program, of: Turns) -> float:
         """What a micro-batch waits at the least for what comes to the chips of one stage at a time, and goes back."""
-        host = self.options.hardware.host
-        if host is None or not self.streams:
+        hardware = self.options.hardware
+        if hardware.host is None or not self.streams:
             return 0.0
         if (program, of) not in self._fetched:
             timed = self._in_turns(program, of)
             stages = self.ways if program is self.program else 1
-            self._fetched[program, of] = least_fetched_s(timed, self.inner, host, of[0], stages)
+            self._fetched[program, of] = least_fetched_s(timed, self.inner, hardware, of[0], stages)
         return self._fetched[program, of]
 
     def fetching_s(self, split: Split) -> float:

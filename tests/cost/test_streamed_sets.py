@@ -8,7 +8,7 @@ from programs import TINY_DECODER
 
 from escc.compiler.plan.pipeline import parse
 from escc.compiler.plan.streamed_layers import streamed_names, streaming
-from escc.cost.hardware import Host
+from escc.cost.hardware import Hardware, Host
 from escc.cost.streamed_sets import StreamedSets, stored_by_count
 from escc.cost.streams import least_copies, least_fetched_s, least_stored_bytes
 from escc.ir.mesh import Mesh
@@ -28,9 +28,10 @@ def test_sets_take_what_programs_that_stream_them_take(phase: str, parts: int):
     members = np.random.default_rng(0).random((8, len(names))) < 0.5
     sets = StreamedSets.of(names, stored_by_count(programs), least_copies(program, phase, mesh), parts)
     for host in (HOST, replace(HOST, nvme_bytes=0.0)):  # which then has no room for some
-        stored, fetched_s = sets.stored_bytes(members), sets.fetched_s(members, mesh, host)
+        chip = replace(Hardware.load("h100"), host=host)
+        stored, fetched_s = sets.stored_bytes(members), sets.fetched_s(members, mesh, chip)
         for row, count in np.ndindex(stored.shape):
             of = {name for name, member in zip(names, members[row], strict=True) if member}
             streamed = streaming(program, of, count, 1)
             assert stored[row, count] == pytest.approx(least_stored_bytes(streamed, phase, mesh))
-            assert fetched_s[row, count] == pytest.approx(least_fetched_s(streamed, mesh, host, phase))
+            assert fetched_s[row, count] == pytest.approx(least_fetched_s(streamed, mesh, chip, phase))

@@ -4,8 +4,9 @@ import math
 import random
 import re
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
+import numpy as np
 import pytest
 from programs import TINY_DECODER
 
@@ -16,6 +17,7 @@ from escc.cost.hardware import Hardware, Host, hardware_toml, parse_hardware
 from escc.cost.memory import memory
 from escc.cost.simulate.streams import play
 from escc.cost.streams import Carrier, Fetch, FetchCost, carried_s, host_of_stages, streamed_s
+from escc.cost.topology import Hosts, host_numbers, hosts_of
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import most_ways
 from escc.ir.mesh import Mesh
@@ -154,22 +156,67 @@ def test_streams_are_written_and_read_back_and_verified():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "axis", "own"),
-    [("s=2,g=8", "s", 8), ("s=4,g=4", "s", 4), ("g=4,s=4", "s", 2), ("s=2,g=2", "s", 2), ("s=8,g=1", "s", 1)],
+    ("mesh", "axis", "own", "used"),
+    [
+        ("s=2,g=8", "s", 8, 8),
+        ("s=2,g=2", "s", 2, 4),
+        ("s=8,g=1", "s", 1, 8),
+        ("g=2,s=4", "s", 2, 8),
+        ("s=4,g=4", "s", 4, 4),  # of 16 chips 4 are in each node
+        ("g=4,s=4", "s", 1, 4),
+        ("node=3,g=4", "node", 4, 4),
+        ("g=4,node=3", "node", 4, 4),
+        ("g=2,node=3,s=2", "s", 2, 4),
+    ],
 )
-def test_stages_share_a_host_as_they_share_its_chips(mesh: str, axis: str, own: int):
-    host, used = replace(HOST, nvme_bytes=2e9, nvme_bytes_per_s=1e8), min(Mesh.parse(mesh).chips, 8)
-    share = host_of_stages(host, Mesh.parse(mesh), axis)
+def test_stages_share_a_host_as_they_share_its_chips(mesh: str, axis: str, own: int, used: int):
+    host = replace(HOST, nvme_bytes=2e9, nvme_bytes_per_s=1e8)
+    share = host_of_stages(replace(CHIP, host=host), Mesh.parse(mesh), axis)
     assert (share.host_chips, share.dram_bytes, share.nvme_bytes) == (own, 1e9 * own / used, 2e9 * own / used)
     # All chips of a host that fetch as much at once take as long, stage by stage with its share.
     assert carried_s(share, own, 3e6, 1e6, 0.5) == pytest.approx(carried_s(host, used, 3e6, 1e6, 0.5))
 
 
-@pytest.mark.parametrize("mesh", ["s=3,g=1,h=4", "s=3,g=4"])
-def test_hosts_with_more_chips_of_one_stage_than_of_another_are_refused(mesh: str):
-    with pytest.raises(InputError, match="do not have hosts of 8 chips evenly") as caught:
-        host_of_stages(HOST, Mesh.parse(mesh), "s")
+@pytest.mark.parametrize(("mesh", "each"), [("s=3,g=1,h=2", 4), ("s=3,g=2", 4), ("s=3,node=2", 2)])
+def test_hosts_with_more_chips_of_one_stage_than_of_another_are_refused(mesh: str, each: int):
+    with pytest.raises(InputError, match=f"do not have hosts of {each} chips evenly") as caught:
+        host_of_stages(replace(CHIP, host=replace(HOST, host_chips=each)), Mesh.parse(mesh), "s")
     assert caught.value.diagnostics[0].hint
+
+
+@pytest.mark.parametrize(
+    ("mesh", "node_chips", "host_chips", "hosts"),
+    [
+        ("node=4,gpu=2", 8, 8, Hosts(4, 2)),
+        ("gpu=2,node=4", 8, 8, Hosts(4, 2)),
+        ("x=4,y=4", 8, 8, Hosts(4, 4)),  # the last axes that fill no more than a node are in one
+        ("node=2,gpu=8", 8, 4, Hosts(4, 4)),
+        ("node=2,gpu=6", 8, 4, Hosts(4, 4)),  # in each node one of 4 and one of 2
+        ("x=2,y=2", 2, 4, Hosts(1, 4)),  # chips of two nodes in one host
+        ("x=3", 8, 8, Hosts(1, 3)),
+    ],
+)
+def test_chips_of_different_nodes_have_different_hosts(mesh: str, node_chips: int, host_chips: int, hosts: Hosts):
+    fabric = replace(H100.fabric, node_chips=node_chips)
+    chip, mesh = replace(CHIP, fabric=fabric, host=replace(HOST, host_chips=host_chips)), Mesh.parse(mesh)
+    assert hosts_of(mesh, chip) == hosts
+    numbers = host_numbers(mesh, chip)
+    found, counts = np.unique(numbers, return_counts=True)
+    assert (len(found), max(counts), numbers.shape) == (hosts.count, hosts.most_chips, mesh.sizes)
+    if "node" in mesh.names:
+        by_node = np.moveaxis(numbers, mesh.names.index("node"), 0)
+        assert all(not np.isin(one, other).any() for one, other in combinations(by_node, 2))
+
+
+def test_a_layer_comes_to_each_host_for_the_chips_of_its_own_node():
+    """Of each weight every chip of 4 nodes of 2 fetches an eighth: as many hosts, half of what one of 4 chips holds."""
+    slow = replace(CHIP, host=replace(HOST, dram_bytes_per_s=1e9, host_chips=4))
+    apart, packed = (
+        tiny(5, frozenset({Kind.PARAM}), mesh=mesh, chip=slow) for mesh in ("node=4,gpu=2", "node=2,gpu=4")
+    )
+    [one], [other] = apart.estimate.fetches, packed.estimate.fetches
+    assert one.fetch.in_bytes == other.fetch.in_bytes and apart.host_bytes == packed.host_bytes / 2
+    assert one.fetch.dram_s == pytest.approx(other.fetch.dram_s / 2) == pytest.approx(2 * one.fetch.in_bytes / 1e9)
 
 
 def test_hardware_without_a_host_streams_nothing():

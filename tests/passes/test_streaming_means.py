@@ -68,7 +68,7 @@ def test_no_plan_takes_less_than_a_mean_of_what_it_computes_and_of_what_comes(li
     hardware = replace(Hardware.load("h100"), host=host)
     mesh, options = Mesh.parse("2"), Options(hardware)
     program = streaming(parse(TINY), {Kind.PARAM}, 4, 1)
-    fetched_s = least_fetched_s(program, mesh, host, "prefill")
+    fetched_s = least_fetched_s(program, mesh, hardware, "prefill")
     split, whole = ((), ("x",)), ((), ())
     prices = []
     for wi, wd in product((split, whole), repeat=2):

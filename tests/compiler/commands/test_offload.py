@@ -72,6 +72,7 @@ def compiled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("tiny.esti").write_text(TINY_DECODER)
     Path("small.toml").write_text(HOST)
+    Path("two-hosts.toml").write_text(HOST.replace("node_chips = 2", "node_chips = 4"))
 
     def invoke(*arguments: str) -> Result:
         chosen = ["--chips", "1", "--hardware", "small.toml", "--phase", "decode", *arguments]
@@ -298,7 +299,10 @@ def test_the_best_batch_in_stages_is_the_best_of_those_that_fit(tmp_path, monkey
     ("arguments", "said"),
     [
         (["--offload", "auto", "--hardware", "h100"], "has no host"),
-        (["--offload", "auto", "--stages", "3", "--chips", "s=3"], "do not have hosts of 2 chips evenly"),
+        (
+            ["--offload", "auto", "--stages", "3", "--chips", "s=3", "--hardware", "two-hosts.toml"],
+            "do not have hosts of 2 chips evenly",
+        ),
         (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),
         (["--ahead", "3"], "`--ahead` is of streams from the host."),

@@ -285,20 +285,21 @@ def test_hosts_that_cannot_hold_any_way_to_divide_batches_say_so(layers: int, ca
 def test_what_stages_hold_together_is_not_held_by_one():
     program, mesh = streaming(parse(TINY_DECODER), {Kind.PARAM}, 5, 1), Mesh.parse("1")
     own = replace(HOST, host_chips=1, nvme_bytes=1e9, nvme_bytes_per_s=1e6)
-    alone_s = least_fetched_s(program, mesh, own)
-    small = replace(own, dram_bytes=1.7e5)
+    alone_s = least_fetched_s(program, mesh, replace(TINY_CHIP, host=own))
+    small = replace(TINY_CHIP, host=replace(own, dram_bytes=1.7e5))
+    no_nvme = replace(TINY_CHIP, host=replace(own, dram_bytes=1.7e5, nvme_bytes=0.0))
     held = 5 * 2 * (4 * 64 * 64 + 2 * 64 * 128)
     assert least_fetched_s(program, mesh, small) == pytest.approx((held - 1.7e5) / 1e6)
     assert least_fetched_s(program, mesh, small, stages=2) == alone_s  # half of it each has in its DRAM
-    assert least_fetched_s(program, mesh, replace(small, nvme_bytes=0.0)) == math.inf
+    assert least_fetched_s(program, mesh, no_nvme) == math.inf
 
 
 def test_hosts_hold_the_caches_of_all_batches_that_take_turns():
     """What of them is on NVMe bounds what comes from there: as a plan of one micro-batch takes it, exactly."""
     program, mesh = streaming(parse(TINY_DECODER), {Kind.PARAM, Kind.CACHE}, 5, 1), Mesh.parse("1")
-    host = replace(HOST, host_chips=1, dram_bytes=1e5, nvme_bytes=1e9, nvme_bytes_per_s=1e6)
+    chip = replace(TINY_CHIP, host=replace(HOST, host_chips=1, dram_bytes=1e5, nvme_bytes=1e9, nvme_bytes_per_s=1e6))
     for phase, parts in product(("prefill", "decode"), (1, 2, 4)):
         timed = turns(program, "B", {phase: (parts, 1)})
-        [one] = compile_phases(timed, [phase], mesh, Options(replace(TINY_CHIP, host=host)))
+        [one] = compile_phases(timed, [phase], mesh, Options(chip))
         [cost] = one.estimate.fetches
-        assert least_fetched_s(timed, mesh, host, phase) == pytest.approx(5 * cost.fetch.seconds)
+        assert least_fetched_s(timed, mesh, chip, phase) == pytest.approx(5 * cost.fetch.seconds)

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ...cost.streams import host_of, least_stored_bytes
+from ...cost.streams import HostFull, host_of, least_stored_bytes
 from ...ir.diagnostics import EsccError, InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
 from ...passes.options import Options
-from ...passes.plan import Cutoff, Objective, Outcome, relative_gap
+from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from ...passes.stages.divide import layers_of
 from .compiled import Compilation
 from .pipeline import compile_phases
@@ -149,16 +149,18 @@ def compile_offloaded(
 
 
 def most_sequences(
-    program: Program, step: int, planned: Callable[[Program, float], tuple[Found, float]]
+    program: Program, chips: int, planned: Callable[[Program, float], tuple[Found, float]], step: int = 1
 ) -> tuple[Batched[Found], ...]:
-    """The batches that were tried for the most sequences a second, that with the most of them first: of `step`
-    sequences, then doubled up to where one does not fit, or MOST_WORSE in turn have fewer a second; then halfway
-    between one that does not fit and the last that does, and between the best and the nearest that were tried on both
-    sides, to a sixteenth: above it some may fit without streams, and below it where it streams. `planned`: what comes
-    of a program if that takes less than some seconds, and the seconds of all calls.
+    """The batches that were tried for the most sequences a second, that with the most of them first: of a sequence for
+    each of `chips`, then doubled up to where one does not fit, or MOST_WORSE in turn have fewer a second; then halfway
+    between one that does not fit and the last that does, or none, and between the best and the nearest that were tried
+    on both sides, to a sixteenth: above it some may fit without streams, and below it where it streams. All are
+    multiples of `step`, and of the chips too where there are such. `planned`: what comes of a program if that takes
+    less than some seconds, and the seconds of all calls.
 
     Raises InputError as `planned` does where `step` sequences do not fit.
     """
+    whole = math.lcm(chips, step)
     found: dict[int, Batched[Found]] = {}
     best = 0
 
@@ -169,33 +171,39 @@ def most_sequences(
             found[batch] = Batched(batch, *planned(of_batch(program, batch), below))
         except Cutoff as cut:
             found[batch] = Batched(batch, None, least=cut.bound)
-        except InputError:
-            if len(found) == 0:
+        except InputError as error:
+            if batch == step or (not found and not isinstance(error, NoPlan | HostFull)):
                 raise
             found[batch] = Batched(batch, None)
         if found[batch].price < below:
             best = batch
         return found[batch].found is not None or found[batch].beaten
 
-    batch = step
+    batch = whole
     while tried(batch) and batch < min(MOST_SEQUENCES, best << MOST_WORSE):
         batch *= 2
-    low, high = batch // 2, batch
+    low, high = batch // 2 if best else 0, batch
     while high - low > max(step, low // 16) and found[high].found is None and not found[high].beaten:
-        middle = (low + high) // 2 // step * step
+        middle = _between(low, high, whole, step)
         low, high = (middle, high) if tried(middle) else (low, middle)
     while (beside := _widest_beside(best, found, step)) is not None:
-        tried(sum(beside) // 2 // step * step)
+        tried(_between(*beside, whole, step))
     return tuple(sorted(found.values(), key=lambda one: (-one.sequences_per_s, one.batch)))
 
 
 def _widest_beside(best: int, tried: Collection[int], step: int) -> tuple[int, int] | None:
-    """The best batch and the nearest that was tried above or below it, whichever is farther; None where both are as
-    near as `step`, or a sixteenth."""
+    """The best batch and the nearest that was tried above or below it, of none below 0, whichever is farther; None
+    where both are as near as `step`, or a sixteenth."""
     above = [(best, batch) for batch in sorted(tried) if batch > best][:1]
-    below = [(batch, best) for batch in sorted(tried) if batch < best][-1:]
+    below = [(batch, best) for batch in sorted([0, *tried]) if batch < best][-1:]
     low, high = max((*above, *below), key=lambda pair: pair[1] - pair[0], default=(best, best))
     return (low, high) if high - low > max(step, best // 16) else None
+
+
+def _between(low: int, high: int, whole: int, step: int) -> int:
+    """About halfway from one batch to another, more than `step` above it: a multiple of `whole` if there is one."""
+    wholes = (low + high) // 2 // whole * whole
+    return wholes if wholes > low else (low + high) // 2 // step * step
 
 
 def on_meshes(
@@ -207,8 +215,8 @@ def on_meshes(
     ahead: int,
     best_batch: bool,
 ) -> tuple[Batched[Offloaded], ...]:
-    """What was tried on the mesh on which the first of it takes least a sequence: the batch as it is, or from one
-    sequence a chip as `most_sequences` has it. Raises InputError where no mesh has a plan."""
+    """What was tried on the mesh on which the first of it takes least a sequence: the batch as it is, or those
+    of `most_sequences`. Raises InputError where no mesh has a plan."""
     found: list[tuple[Batched[Offloaded], ...]] = []
     refused: list[InputError] = []
     for mesh in meshes:

@@ -108,8 +108,8 @@ def most_sequences_staged(
     offload: Offload = Offload.NONE,
     ahead: int = 1,
 ) -> tuple[Batched[tuple[Try, ...]], ...]:
-    """The batches that were tried for the most sequences a second, each with `tries` of it: of as many sequences as all
-    micro-batches divide, one a chip or more, and then as `most_sequences` has it. The one with the most is tried once
+    """The batches that were tried for the most sequences a second, each with `tries` of it: as `most_sequences` has it,
+    of as many sequences as all micro-batches divide. The one with the most is tried once
     more, with all the effort that one search may take. Raises as `tries` does."""
 
     def planned(sized: Program, below: float, effort: float = OF_MANY) -> tuple[tuple[Try, ...], float]:
@@ -117,7 +117,7 @@ def most_sequences_staged(
         found = tries(sized, phases, meshes, own, stages, micro_batches, offload=offload, ahead=ahead, below=below)
         return found, found[0].price
 
-    best, *others = most_sequences(program, math.lcm(meshes[0].chips, *micro_batches.values()), planned)
+    best, *others = most_sequences(program, meshes[0].chips, planned, math.lcm(*micro_batches.values()))
     again, price = planned(of_batch(program, best.batch), math.inf, options.settings.effort)
     return Batched(best.batch, again, price), *others
 

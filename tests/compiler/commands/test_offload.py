@@ -17,8 +17,8 @@ import escc
 from escc.compiler.commands.main import app
 from escc.compiler.plan.offload import most_sequences
 from escc.compiler.plan.pipeline import parse
-from escc.ir.diagnostics import InputError
-from escc.passes.plan import Cutoff
+from escc.ir.diagnostics import Diagnostic
+from escc.passes.plan import Cutoff, NoPlan, Outcome
 
 HOST = """name = "small"
 [datasheet]
@@ -229,9 +229,12 @@ def test_the_best_batch_is_a_table(compiled):
     assert ["or", "less"] in rates  # which is no reason to plan it
 
 
-def batches_with(rates: dict[int, float | None]) -> tuple[list[tuple[int, float]], list[tuple[int, bool, bool]]]:
-    """The batches that are asked for, each with the price below which that is, where a batch has such a rate, or does
-    not fit with None, or for want of one; and what is said of them: whether it was found, or is beaten."""
+def batches_with(
+    rates: dict[int, float | None], step: int = 4
+) -> tuple[list[tuple[int, float]], list[tuple[int, bool, bool]]]:
+    """The batches that are asked for on 4 chips, each with the price below which that is, where a batch has such a
+    rate, or does not fit with None, or for want of one; and what is said of them: whether it was found, or is beaten.
+    All of them are multiples of `step`."""
     asked = []
 
     def planned(sized, below):
@@ -239,12 +242,12 @@ def batches_with(rates: dict[int, float | None]) -> tuple[list[tuple[int, float]
         asked.append((batch, below))
         rate = rates.get(batch)
         if rate is None:
-            raise InputError([])
+            raise NoPlan([Diagnostic("")], Outcome.INFEASIBLE)
         if batch / rate >= below:
             raise Cutoff(batch / rate)
         return batch, batch / rate
 
-    tried = most_sequences(parse(TINY_DECODER), 4, planned)
+    tried = most_sequences(parse(TINY_DECODER), 4, planned, step)
     return asked, [(one.batch, one.found is not None, one.beaten) for one in tried]
 
 
@@ -261,6 +264,23 @@ def test_the_best_batch_is_looked_for_on_both_sides_of_the_best_that_was_doubled
     rates = {n: n if n <= best else larger and larger * best * (1 - n / 1000) for n in range(4, 300, 4)}
     _, found = batches_with(rates)
     assert found[0] == (best, True, False)
+
+
+@pytest.mark.parametrize("best", [1, 2, 3, 5, 6, 7, 9, 15])
+def test_a_batch_need_not_be_a_multiple_of_the_chips(best: int):
+    """As many as fit have the most sequences a second, of fewer than chips too."""
+    _, found = batches_with({n: float(n) for n in range(1, best + 1)}, step=1)
+    assert found[0] == (best, True, False)
+    if best >= 4:  # whole sequences for each chip are tried first
+        rates = {n: float(n if n % 4 == 0 else 1) for n in range(1, best + 1)}
+        assert batches_with(rates, step=1)[1][0] == (best // 4 * 4, True, False)
+
+
+def test_no_batch_is_tried_below_the_smallest_that_does_not_fit():
+    with pytest.raises(NoPlan):
+        batches_with({}, step=1)
+    with pytest.raises(NoPlan):
+        batches_with({1: 1.0, 2: 1.0}, step=4)
 
 
 def test_a_batch_is_halfway_to_the_next_to_a_sixteenth():

@@ -244,6 +244,8 @@ def refuse_way(way: Way, parts: bool, pad_auto: bool = False, streamed: bool = F
         for option, there in {"--separate": way.separate, "--parts": parts, "--pad auto": pad_auto}.items():
             if there:
                 raise fail(f"`{option}` does not go with {beside}.", hint="leave one of them out")
+    elif way.stages is not None and way.separate:
+        raise fail("`--separate` does not go with `--stages`.", hint="leave one of them out")
     elif way.stages is not None and parts:
         hint = "leave out `--parts`, or write the parts in `--chips`"
         raise fail("Axes are not split in parts in stages.", hint=hint)

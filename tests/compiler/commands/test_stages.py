@@ -113,6 +113,10 @@ def test_stages_along_an_axis_of_a_count_of_chips(compiled):
         (["--chips", "2x3", "--stages", "2", "--objective", "memory"], "Stages are chosen by time"),
         (["--chips", "2x3", "--stages", "2", "--overlap"], "Loops are not made in stages"),
         (["--chips", "2x3", "--stages", "2", "--emit", "jax"], "each a program of its own"),
+        *(
+            (["--chips", "2x3", "--stages", count, "--separate"], "`--separate` does not go with `--stages`")
+            for count in ("1", "2", "auto")
+        ),
     ],
 )
 def test_what_cannot_be_is_said(compiled, arguments, said):

@@ -62,9 +62,10 @@ class Alignment:
 
     def go(self, most: float, until: float) -> None:
         """Look for one that takes less than `most`: first for any, then until all that are left take at least `until`,
-        which others do."""
+        which others do, or others have their turn."""
         self.most = most
-        while self.open and (self.dives or self.left[0][0] <= until):
+        work, ends = self.stages.options.work, self.stages.options.work.read + self.stages.turn
+        while self.open and (self.dives or self.left[0][0] <= until) and work.read < ends:
             bound, _, _, boundaries, plan = self.take()
             if plan is None:
                 self.look(boundaries, bound)

@@ -166,9 +166,21 @@ class Bounds:
     def _may_hold(self, program: Program, turns: Turns, stages: int, most: Callable[[list[float]], float]) -> bool:
         """Whether chips have room for what a program stores at the least, evenly in so many stages, and beside it for
         what `most` says of the least that one of each of its layers holds."""
-        stored = least_stored_bytes(self._in_turns(program, turns), turns[0], self.inner) / stages
-        live = most([self.live(turns)[item.name] for item in program.body.items if isinstance(item, Repeat)])
+        stored, live = self._held_bytes(program, turns, stages, most)
         return stored <= self.options.stored_bytes and stored + live <= self.options.capacity * (1 + ROUNDING)
+
+    def needed_bytes(self, split: Split) -> float:
+        """What a chip of even stages holds at the least."""
+        turns = ((phase, each.micro_batches) for phase, each in split.rounds)
+        return max(sum(self._held_bytes(self.program, of, self.ways, max)) for of in turns)
+
+    def _held_bytes(
+        self, program: Program, turns: Turns, stages: int, most: Callable[[list[float]], float]
+    ) -> tuple[float, float]:
+        """What a program stores at the least, evenly in so many stages, and what `most` says of the least that one of
+        each of its layers holds beside it."""
+        stored = least_stored_bytes(self._in_turns(program, turns), turns[0], self.inner) / stages
+        return stored, most([self.live(turns)[item.name] for item in program.body.items if isinstance(item, Repeat)])
 
     def live(self, turns: Turns) -> dict[str, float]:
         """What one layer of each repeat holds at the least beside what is stored, where most is held."""

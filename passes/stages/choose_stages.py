@@ -1,12 +1,13 @@
 """The choice of a pipeline along one axis of a mesh: layers for each stage, micro-batches for each phase, layouts.
 
 Every stage has the chips at one place of the axis. What is minimised is the time of all calls of all phases by
-`cost.stages`. Micro-batches are tried in the order of what they take at the least, up to where that is more than
-what has been found. For each the stages are planned by the search that plans whole programs, with phases weighted in
-each by what they count for there, more in the slowest; layers are moved between stages as long as that helps, and what
-is passed on lies in the layouts that are cheapest among those that the stages would have by themselves. The bound holds
-for all micro-batches and layouts, also for those that differ from boundary to boundary, and for layers divided as
-evenly as they can be, or as the plan has them; of few layers for all divisions.
+`cost.stages`. Micro-batches are tried in the order of what they take at the least, up to where that is more than what
+has been found; those that take much work wait until all others had as much. For each the stages are planned by the
+search that plans whole programs, with phases weighted in each by what they count for there, more in the slowest; layers
+are moved between stages as long as that helps, and what is passed on lies in the layouts that are cheapest among those
+that the stages would have by themselves. The bound holds for all micro-batches and layouts, also for those that differ
+from boundary to boundary, and for layers divided as evenly as they can be, or as the plan has them; of few layers for
+all divisions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
 
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
@@ -25,8 +25,9 @@ from .align import Alignment
 from .bounds import Known, Split
 from .divide import layers_of
 from .plan_stages import Stages
-from .staged_plan import NoPipeline, SlowPipelines, SlowStages, SplitBound, StagedPlan, refusal
+from .staged_plan import NoPipeline, SlowPipelines, SlowStages, SplitBound, StagedPlan, TurnOver, refusal
 
+ROUNDING = 1e-12  # relative: of sums of seconds
 MOST_DIVIDED = 60  # ways to divide batches and layers that are looked at closely once one has a pipeline
 
 
@@ -100,7 +101,7 @@ class _Search(Stages):
         for each in seconds.values():
             layer_s = each[slow] / layers[slow]
             each[slow], each[quick] = each[slow] - layer_s, each[quick] + layer_s
-        if split.seconds(seconds) >= min(plan.price, most):
+        if split.seconds(seconds) >= min(plan.price * (1 - ROUNDING), most):
             return None
         layers[slow], layers[quick] = layers[slow] - 1, layers[quick] + 1
         try:
@@ -112,11 +113,13 @@ class _Search(Stages):
 @dataclass(order=True)
 class _Look:
     """A way to divide batches, by its number, and `layers`, none while that is open, which take `least` seconds as far
-    as is known after so many `looks`. `aligned`: the pipelines whose stages have been planned by themselves."""
+    as is known after so many `looks`. `uneven`: more the less evenly they are divided, so that of those which take the
+    same the most even is looked at first. `aligned`: the pipelines whose stages have been planned by themselves."""
 
     least: float
     split: int
     looks: int
+    uneven: int = 0
     layers: tuple[int, ...] = ()
     aligned: Alignment | None = field(default=None, compare=False)
 
@@ -128,10 +131,12 @@ class _Looks:
     Each way has a bound: of the layers of each phase, then of those of all phases, then of how these are divided over
     stages, then of the stages as they would be by themselves; and of what has to come from the host. The one with the
     least is looked at more closely, until that is a pipeline; the first whose stages are known is made one at once, for
-    others to be measured by. Ways that store too much, whatever the layouts, are not looked at, but for one that says
-    so if all of them do, whatever it takes. `computing`: what each way to divide batches takes at the least if nothing
-    waits for the host; `divided`: what each division of its layers takes. `closed`: the least bound of what is not
-    looked at any more.
+    others to be measured by. One that takes the work of a turn waits until all others that promise as much had theirs:
+    where stages barely fit, or barely do not, that takes long to find, and others are quick. While no pipeline is known
+    then, the next is that of those which need the least memory. Ways that store too much, whatever the layouts, are not
+    looked at, but for one that says so if all of them do, whatever it takes. `computing`: what each way to divide
+    batches takes at the least if nothing waits for the host; `divided`: what each division of its layers takes.
+    `turns`: those that each has had. `closed`: the least bound of what is not looked at any more.
     """
 
     search: _Search
@@ -154,7 +159,8 @@ class _Looks:
         self.computing = [search.computing_s(split) if n in some else math.inf for n, split in enumerate(splits)]
         self.divided = [{} for _ in splits]
         for n in some:
-            heappush(self.queue, _Look(max(self.computing[n], self.fetching[n]), n, 0))
+            self.queue.append(_Look(max(self.computing[n], self.fetching[n]), n, 0))
+        self.turns = [0] * len(splits)
 
     @property
     def most(self) -> float:
@@ -164,8 +170,7 @@ class _Looks:
     def run(self) -> StagedPlan:
         """The best of all. Raises as `_Search.best` does."""
         looked = 0
-        while self.queue and (self.queue[0].least < self.most or self.most == math.inf) and looked < MOST_DIVIDED:
-            one = heappop(self.queue)
+        while looked < MOST_DIVIDED and (one := self.next()) is not None:
             looked += one.looks == 2 and self.best is not None
             self.look(one)
         known = tuple(map(SplitBound, map(self.computes, range(len(self.splits))), self.fetching))
@@ -175,6 +180,24 @@ class _Looks:
         if self.best is None:
             raise NoPipeline(self.refusal(), known)
         return replace(self.best, bound=min(bound, self.best.price), splits=known)
+
+    def next(self) -> _Look | None:
+        """What is looked at next; None where nothing is worth it."""
+        worth = [one for one in self.queue if one.least < self.most or self.most == math.inf]
+        if not worth:
+            return None
+        one = min(worth, key=lambda one: (self.turns[one.split], self.needed(one), one))
+        self.queue.remove(one)
+        return one
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether there was much work, and no pipeline is known."""
+        return self.best is None and any(self.turns)
+
+    def needed(self, one: _Look) -> float:
+        """The bytes that a chip holds at the least; of no interest but in vain."""
+        return self.search.needed_bytes(self.splits[one.split]) if self.in_vain else 0.0
 
     def refusal(self) -> NoPlan:
         """Why there is no pipeline: with what was refused, unless some were not looked for any more."""
@@ -190,19 +213,22 @@ class _Looks:
 
     def look(self, one: _Look) -> None:
         """Look at a way more closely."""
+        begun, turn = self.search.options.work.read, self.search.turn
         try:
             match one.looks:
                 case 0:
                     self.computing[one.split] = max(
                         self.computing[one.split], self.search.layers_s(self.splits[one.split].rounds)
                     )
-                    heappush(self.queue, replace(one, least=max(one.least, self.computing[one.split]), looks=1))
+                    self.queue.append(replace(one, least=max(one.least, self.computing[one.split]), looks=1))
                 case 1:
                     self.divide(one)
                 case 2:
                     self.plan(one)
                 case _:
                     self.align(one)
+        except TurnOver:
+            self.queue.append(one)
         except SlowStages as cut:
             self.slow = True
             self.know(one, cut.bound)
@@ -213,6 +239,7 @@ class _Looks:
                 self.closed = min(self.closed, one.least)
             else:
                 self.know(one, math.inf)
+        self.turns[one.split] += self.search.options.work.read - begun >= turn
 
     def know(self, one: _Look, computing_s: float) -> None:
         """More is known of what a way takes at the least if nothing waits for the host."""
@@ -226,39 +253,48 @@ class _Looks:
         """Few layers are divided in all ways, but in those that store too much."""
         search, split = self.search, self.splits[one.split]
         if not search.few:
-            heappush(self.queue, replace(one, looks=2))
+            self.queue.append(replace(one, looks=2))
             return
         held = [layers for layers in search.divisions if search.division_may_hold(split, layers)]
         held = [layers for layers in held if search.division_may_fit(split, layers)] or held[:1]
-        for layers in held or [*search.divisions][:1]:
-            computing_s, least_s = search.division_s(split, layers)
+        every_s = {layers: search.division_s(split, layers) for layers in held or [*search.divisions][:1]}
+        tied_s = 0.0  # the least of some that are the same but for rounding
+        for layers, (computing_s, least_s) in sorted(every_s.items(), key=lambda item: item[1][1]):
             self.divided[one.split][layers] = computing_s
-            heappush(self.queue, replace(one, least=max(one.least, least_s), looks=2, layers=layers))
+            tied_s = tied_s if least_s <= tied_s * (1 + ROUNDING) else least_s
+            uneven = sum(count**2 for count in layers)
+            self.queue.append(replace(one, least=max(one.least, tied_s), looks=2, uneven=uneven, layers=layers))
 
     def plan(self, one: _Look) -> None:
         """Plan the stages by themselves."""
         search, split = self.search, self.splits[one.split]
-        plan = search.at(split, one.layers, most=self.most) if one.layers else search.divided(split, self.most)
+        search.turn_ends = search.options.work.read + search.turn
+        try:
+            plan = search.at(split, one.layers, most=self.most) if one.layers else search.divided(split, self.most)
+        finally:
+            search.turn_ends = math.inf
         self.know(one, plan.bound)
         aligned = Alignment(search, split, plan)
-        planned = replace(one, least=max(one.least, plan.bound), looks=3, aligned=aligned)
+        least = one.least if plan.bound <= one.least * (1 + ROUNDING) else plan.bound
+        planned = replace(one, least=least, looks=3, aligned=aligned)
         if self.most == math.inf:
             self.align(planned)
         else:
-            heappush(self.queue, planned)
+            self.queue.append(planned)
 
     def align(self, one: _Look) -> None:
         """Let stages hand values on as the next ones take them, as long as that promises most."""
         aligned = one.aligned
         assert aligned is not None, "its stages were planned"
-        aligned.go(self.most, self.queue[0].least if self.queue else math.inf)
+        others = (other.least for other in self.queue if self.turns[other.split] <= self.turns[one.split])
+        aligned.go(self.most, math.inf if self.in_vain else min(others, default=math.inf))
         if aligned.best is not None and (self.best is None or aligned.best.price < self.best.price):
             self.best = aligned.best
         if one.layers:
             self.know(one, aligned.bound)
         if aligned.open:
             self.closed = min(self.closed, max(one.least, aligned.closed))
-            heappush(self.queue, replace(one, least=max(one.least, aligned.left[0][0])))
+            self.queue.append(replace(one, least=max(one.least, aligned.left[0][0])))
         elif aligned.best is None:
             aligned.refuse()
         else:

@@ -21,7 +21,7 @@ from ..plan import PROVEN, Cutoff, NoPlan, Outcome, Plan
 from .boundaries import ANY, Boundary, pins
 from .bounds import Bounds, Split
 from .divide import Stage, divide
-from .staged_plan import PlannedStage, SlowStages, StagedPlan
+from .staged_plan import PlannedStage, SlowStages, StagedPlan, TurnOver
 from .streaming import choose_streaming
 
 NEAR = 1e-3  # of the time: less is not worth as many more plans
@@ -30,6 +30,8 @@ MOST_LEFT = 0.2  # of what it computes, however much comes
 # Plans that are read off where memory binds, about ten a second: after so many a pipeline that is NEAR the best is not
 # looked for any more, and none once one is known; or even while none is.
 MUCH_WORK, MOST_WORK, MOST_IN_VAIN = 60, 200, 300
+# After so many another way to divide batches has its turn: while no pipeline is known, and once one is.
+TURN_IN_VAIN, TURN = 60, 20
 
 Said = tuple[Boundary, Boundary]  # of what a stage receives, and of what it hands on
 Counts = Mapping[str, Sequence[Fraction]]  # for each phase how often the seconds of each stage count
@@ -40,13 +42,15 @@ class Stages(Bounds):
     """The stages of pipelines along an axis. `plans`: of each program by what is said at its ends; `slow`: the bound of
     those that cost no less than was asked for, and that price; `full`: why there are none, however often phases are
     called. `counts`: as they were for the best bound of a division. `something`: whether there is a pipeline, or
-    another way to have none."""
+    another way to have none. `turn_ends`: the work (`Work.read`) after which another way to divide batches has its
+    turn."""
 
     plans: dict[Program, dict[Said, PlannedStage]] = field(default_factory=dict)
     slow: dict[Program, dict[Said, tuple[float, float]]] = field(default_factory=dict)
     full: dict[Program, dict[Said, NoPlan]] = field(default_factory=dict)
     counts: dict[tuple[Split, tuple[int, ...]], Counts] = field(default_factory=dict)
     something: bool = False
+    turn_ends: float = math.inf
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +63,11 @@ class Stages(Bounds):
         """Whether no more stages are planned."""
         most = MOST_WORK * self.options.settings.effort if self.something else MOST_IN_VAIN
         return self.options.work.beyond(most, self.begun)
+
+    @property
+    def turn(self) -> float:
+        """So much work is done for a way to divide batches before others have their turn."""
+        return TURN * self.options.settings.effort if self.something else TURN_IN_VAIN
 
     @property
     def near(self) -> float:
@@ -144,7 +153,7 @@ class Stages(Bounds):
         self, split: Split, stage: Stage, before: Boundary = ANY, after: Boundary = ANY, below: float = math.inf
     ) -> PlannedStage:
         """The plan of a stage; those of equal ones are made once. Raises Cutoff where it takes `below` at the least, or
-        where no more stages are planned."""
+        where no more stages are planned, TurnOver where it would be planned after the turn."""
         said, own = (before, after), self.plans.setdefault(stage.program, {})
         if said in own:
             return own[said]
@@ -165,7 +174,7 @@ class Stages(Bounds):
 
     def _refuse(self, program: Program, said: Said, below: float) -> None:
         """Raise NoPlan where a stage was shown not to fit, or Cutoff where none was found with less said, or where it
-        is not looked for."""
+        is not looked for; TurnOver where others have their turn first."""
         for other, refused in self.full.get(called(program, {}), {}).items():
             if _less(other, said):
                 raise refused
@@ -173,6 +182,8 @@ class Stages(Bounds):
         vain = any(_less(other, said) and below <= asked for other, (_, asked) in self.slow.get(program, {}).items())
         if least >= below or vain or self.tired:
             raise Cutoff(least)
+        if self.options.work.read >= self.turn_ends:
+            raise TurnOver
 
     def _searched(self, split: Split, stage: Stage, said: Said, below: float) -> PlannedStage:
         """The plan of a stage that the search finds. Raises Cutoff where it takes `below` at the least."""

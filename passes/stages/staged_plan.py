@@ -107,6 +107,10 @@ class SlowStages(Cutoff):
     host."""
 
 
+class TurnOver(Exception):
+    """Other ways to divide batches have their turn before more stages of one are planned."""
+
+
 class SlowPipelines(Cutoff):
     """None takes less than was asked for. `splits`: as NoPipeline has them."""
 

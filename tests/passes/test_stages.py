@@ -29,6 +29,20 @@ from escc.passes.stages.choose_stages import _Search, choose_stages
 from escc.passes.stages.divide import divide, layers_of, turns
 from escc.passes.stages.staged_plan import StagedPlan
 
+LAYERS = """
+model "layers"
+dim B = 64, E = 512, F = 2048
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  h[B,F] = x[B,E] * Wi[E,F]
+  g = gelu(h)
+  d[B,E] = g[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) { return repeat 6 layer(x) }
+"""
+
 
 def test_layers_are_divided_in_order_with_what_stands_around_them():
     program = parse(TINY)
@@ -240,6 +254,42 @@ def test_one_that_takes_more_than_is_known_is_no_measure_of_others(monkeypatch: 
     monkeypatch.setattr("escc.passes.stages.choose_stages.Alignment", Dearer)
     found = search.best(search.splits({}), below=1.0)
     assert len(asked) > 4 and all(0.99 < most <= 1.0 for most in asked) and found.price == 1.5
+
+
+def test_one_way_to_divide_batches_that_takes_much_work_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch):
+    """That of the least bound, whose stages take long to find and then long to run."""
+    program = parse(TINY.replace("repeat 5", "repeat 2"))
+    search = _Search(program, ("prefill",), Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))
+    free, planned = search.best(search.splits({})), []
+    [(_, least)] = free.rounds
+    most = max(each.micro_batches for split in search.splits({}) for _, each in split.rounds)
+    assert least.micro_batches < most
+
+    def chosen(self, program, options):
+        [one] = [phase for phase in program.phases if phase.name == "prefill"]
+        planned.append(one.micro_batches)
+        hard = one.micro_batches == least.micro_batches
+        options.work.add(150 if hard else 1, 0)
+        return choose(program, self.phases, self.inner, options), [1.0 if hard else 0.0]
+
+    monkeypatch.setattr(_Search, "chosen", chosen)
+    search = _Search(search.program, ("prefill",), search.mesh, "x", "B", Options(Hardware.load("h100")))
+    found = search.best(search.splits({}))
+    assert planned[0] == least.micro_batches and most == planned[1]  # which needs the least memory
+    assert free.price < found.price < 1.0 and found.bound <= free.price
+    monkeypatch.undo()
+    search = _Search(search.program, ("prefill",), search.mesh, "x", "B", Options(Hardware.load("h100")))
+    others = (search.best([split]) for split in search.splits({}))
+    assert found.price == min(one.price for one in others if one.rounds != free.rounds)
+
+
+def test_of_divisions_that_take_the_same_the_most_even_is_taken():
+    """A batch that is not divided goes through all layers, whichever stage they are in."""
+    for below, count in product((math.inf, 1.0), (5, 6)):
+        program = parse(LAYERS.replace("repeat 6", f"repeat {count}"))
+        options = Options(Hardware.load("tpu-v5e", datasheet=True), below=below)
+        found = choose_stages(program, ["main"], Mesh.parse("2x4"), "x", "B", options, {"main": 1})
+        assert max(found.layers) - min(found.layers) <= 1
 
 
 def test_ways_to_divide_batches_that_do_not_fit_bound_no_pipeline():

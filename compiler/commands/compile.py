@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from ...cost.hardware import Hardware
 from ...ir.choices import with_capacity, with_skew
-from ...ir.diagnostics import InputError, fail
+from ...ir.diagnostics import InputError, fail, size_text
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import choose
@@ -24,18 +24,17 @@ from ...passes.plan import Objective
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..plan.serving import (
-    Served,
     Stream,
     beside_bytes,
     of_stream,
     refuse_twice,
     served,
-    served_text,
     sized_by_stream,
 )
 from ..plan.shapes import Shape, best_of, mesh_name, meshes_to_compile, ranking
 from ..plan.way import Offload, Way, ahead_of
 from ..report.compiled_model import CompiledModel, compile_model
+from ..report.served_stream import ServedStream
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
@@ -107,8 +106,8 @@ class _Writing:
             if not found.equal:
                 raise fail(f"The TPU's compiler makes another program of phase {one.phase} than was planned.")
 
-    def show(self, compiled: CompiledModel, paddings: str | None) -> None:
-        """Print or write a model, after what slice shapes and padded sizes were tried."""
+    def show(self, compiled: CompiledModel, paddings: str | None, serves: ServedStream | None) -> None:
+        """Print or write a model, after what slice shapes and padded sizes were tried; and say what it `serves`."""
         phases, shapes = compiled.phases, compiled.shapes
         for choice in [*([ranking(shapes)] if shapes else []), *([paddings] if paddings else [])]:
             if self.emit is Emit.TEXT or self.folder is not None:
@@ -118,23 +117,29 @@ class _Writing:
         if compiled.phases[0].checked is not None and (self.folder is not None or self.emit is not Emit.TEXT):
             note(checked_text(compiled.phases))
         if self.folder is None:
-            say(in_one(phases, self.emit, shapes, self.detail, self.weights, compiled.chosen()))
-            return
-        texts = in_files(phases, self.emit, shapes, self.detail, self.weights, compiled.chosen())
-        written = write_files(self.folder, texts, self.force)
-        say("".join(f"wrote {path}\n" for path in written))
+            say(in_one(phases, self.emit, shapes, self.detail, self.weights, compiled.chosen(), serves))
+        else:
+            texts = in_files(phases, self.emit, shapes, self.detail, self.weights, compiled.chosen(), serves)
+            written = write_files(self.folder, texts, self.force)
+            say("".join(f"wrote {path}\n" for path in written))
+        self._tell(serves)
 
-    def show_staged(self, pipeline: CompiledPipeline, told: str) -> None:
-        """Print or write a pipeline, after what was tried, and print what is `told` of it."""
+    def _tell(self, serves: ServedStream | None) -> None:
+        """Print what a stream gets, where no program or data stands alone."""
+        if serves is not None and self.emit is Emit.TEXT:
+            say("\n" + serves.text())
+
+    def show_staged(self, pipeline: CompiledPipeline, serves: ServedStream | None) -> None:
+        """Print or write a pipeline, after what was tried; and say what it `serves`."""
         targets = late("compiler.report.staged_targets")
         staged, found = pipeline.staged, pipeline.tried
         if self.folder is not None:
-            texts = targets.staged_files(staged, found, self.emit, self.detail)
+            texts = targets.staged_files(staged, found, self.emit, self.detail, serves)
             written = write_files(self.folder, texts, self.force)
             say("".join(f"wrote {path}\n" for path in written))
         else:
-            say(targets.staged_in_one(staged, found, self.emit, self.detail))
-        say(told)
+            say(targets.staged_in_one(staged, found, self.emit, self.detail, serves))
+        self._tell(serves)
         for n, stage in enumerate(staged.stages):
             if not stage.sound:
                 note(f"escc: internal error: stage {n + 1} does not do what the model says.")
@@ -314,17 +319,16 @@ def compile_command(
     compiled = planned(options) if stream is None else _beside_prompts(stream, options, planned)
     if compiled.choice:
         (say if emit is Emit.TEXT else note)(compiled.choice + "\n")
-    told = _told(compiled, stream) if stream is not None and emit is Emit.TEXT else ""
+    serves = None if stream is None else _serves(compiled, stream)
     if not isinstance(compiled, CompiledModel):
-        writing.show_staged(compiled, told)
+        writing.show_staged(compiled, serves)
         return
     _remark(compiled)
     if emit is Emit.JAX:
         complain([warning for one in compiled.phases for warning in late("compiler.jax.planned").too_large(one)])
     if on_tpu:
         writing.check_on_tpu(compiled)
-    writing.show(compiled, paddings)
-    say(told)
+    writing.show(compiled, paddings, serves)
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
@@ -338,31 +342,25 @@ def _beside_prompts(
     room_bytes, given = options.hardware.room_bytes, options
     for _ in range(2):
         compiled = planned(given)
-        found = _served(compiled, stream)
-        if found is None or found.hbm_bytes <= room_bytes:
+        serves = _serves(compiled, stream)
+        if serves is None or serves.found.hbm_bytes <= room_bytes:
             return compiled
-        held_bytes = found.hbm_bytes
+        held_bytes = serves.found.hbm_bytes
         parts = (compiled.phases,) if isinstance(compiled, CompiledModel) else compiled.stages
         less = room_bytes - beside_bytes(*parts)
         given = replace(options, capacity_bytes=min(options.capacity, less))
     raise fail(
-        f"The batch and the prompts that come in beside it take {held_bytes / 1e9:.1f} GB of a chip, "
-        f"which has {room_bytes / 1e9:.1f} GB.",
+        f"The batch and the prompts that come in beside it take {size_text(held_bytes)} of a chip, "
+        f"which has {size_text(room_bytes)}.",
         hint="serve fewer at once, or take prompts in by `--chunk`",
     )
 
 
-def _served(compiled: CompiledModel | CompiledPipeline, stream: Stream) -> Served | None:
+def _serves(compiled: CompiledModel | CompiledPipeline, stream: Stream) -> ServedStream | None:
     """What a stream gets of a plan; None where that is of one phase."""
     if isinstance(compiled, CompiledModel):
-        return served(compiled.phases, stream) if len(compiled.phases) > 1 else None
-    return compiled.staged.served(stream) if len(compiled.stages[0]) > 1 else None
-
-
-def _told(compiled: CompiledModel | CompiledPipeline, stream: Stream) -> str:
-    """The same as text."""
-    found = _served(compiled, stream)
-    return "" if found is None else "\n" + served_text(found, stream)
+        return ServedStream(stream, served(compiled.phases, stream)) if len(compiled.phases) > 1 else None
+    return ServedStream(stream, compiled.staged.served(stream)) if len(compiled.stages[0]) > 1 else None
 
 
 def _made_of(file: Path, model: Program) -> WeightMap | None:

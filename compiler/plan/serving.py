@@ -12,7 +12,6 @@ from ...ir.diagnostics import Diagnostic, InputError, fail, listed
 from ...ir.program import Kind, Phase, Program, stored_in
 from ...ir.wraps import slots_at
 from ...passes.expansion.dims import MAX_ELEMENTS, MAX_SIZE, out_of_range, too_many
-from ..text.terminal import count_text, time_text
 from .compiled import Compilation
 
 
@@ -292,18 +291,3 @@ def beside_bytes(*stages: Compilation) -> float:
     """What a chip holds for prompts that come in, beside the most that the batch takes by itself; of stages the most
     of any."""
     return max(_held_bytes(one) - float(one[1].memory.total_bytes) for one in stages)
-
-
-def served_text(found: Served, stream: Stream) -> str:
-    """What a stream gets, in three lines."""
-    prompts = stream.batch / stream.output_tokens
-    return (
-        f"A stream of {stream.input_tokens:,} tokens in and {stream.output_tokens:,} out, {stream.batch:,} at once"
-        + (f", prompts taken in {stream.new:,} tokens at a time" if stream.chunks > 1 else "")
-        + "\n"
-        f"  {time_text(found.token_s)} between the tokens of a request: a step of {time_text(found.step_s)}, and "
-        f"{prompts:.3g} prompts of {time_text(found.prefill_s)} beside it; {time_text(found.pause_s)} at most\n"
-        f"  {count_text(found.tokens_per_s)} tokens/s in all, {count_text(found.tokens_per_s_per_user)} for each; "
-        f"the first after {time_text(found.first_token_s)} at most; a chip holds {found.hbm_bytes / 1e9:.1f} GB, "
-        f"with {stream.places:,} places for each sequence\n"
-    )

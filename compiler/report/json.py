@@ -4,8 +4,9 @@
 runs. `totals` are of the whole program, `totals_once` count each step once. `loops`, and what they
 hide, are there only where overlap was asked for, `fetches` where something comes from a host. `status`, `gap` and the
 bound of a phase that was planned with others are null: what is proven is proven of all of them, and stands in
-`together`. Where streams from a host were asked for, what is proven of these stands in `offload`, and where stages were
-and none are quickest, what was tried in `tried`.
+`together`. What a stream of requests gets, where one was asked for, stands in `stream`. Where streams from a host were
+asked for, what is proven of these stands in `offload`, and where stages were and none are quickest, what was tried in
+`tried`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def json_text(phases: Compilation, shapes: Sequence[Shape] = (), chosen: Data | 
     """One phase as an object, several as `{"phases": [...]}`; ends in a newline.
 
     `shapes`: the slice shapes that were compiled, cheapest first; they add `slice_shapes`. `chosen`: what is to be said
-    of the choice among streams and stages.
+    of the choice among streams and stages, and of a stream of requests.
     """
     objects = [phase_data(compiled) for compiled in phases]
     whole: Data = objects[0] if len(objects) == 1 else {"phases": objects}

@@ -11,6 +11,7 @@ from ..plan.tries import Try
 from ..text.files import file_stem
 from ..text.late import late
 from .json import json_text
+from .served_stream import ServedStream
 from .staged_text import staged_data, staged_text, tries_text
 from .targets import Emit, emitting, in_files, in_one
 from .text import Detail
@@ -18,14 +19,16 @@ from .text import Detail
 HINT = "write all to files with `-o DIR`"
 
 
-def staged_in_one(staged: Staged, found: Sequence[Try], emit: Emit, detail: Detail) -> str:
-    """The pipeline as one text: `detail` says whether the plans of its stages are told. Raises InputError for modules,
-    of which there is one for each stage."""
+def staged_in_one(
+    staged: Staged, found: Sequence[Try], emit: Emit, detail: Detail, serves: ServedStream | None = None
+) -> str:
+    """The pipeline as one text: `detail` says whether the plans of its stages are told, and `serves` what data and
+    pages say of a stream of requests. Raises InputError for modules, of which there is one for each stage."""
     if emit is Emit.JSON:
         plans = [json.loads(json_text(stage, ())) for stage in staged.stages]
-        return json.dumps({"pipeline": staged_data(staged, found), "stages": plans}, indent=2) + "\n"
+        return json.dumps({"pipeline": _data(staged, found, serves), "stages": plans}, indent=2) + "\n"
     if emit is Emit.HTML:
-        return _staged_page(staged, found)
+        return _staged_page(staged, found, serves)
     if emit is not Emit.TEXT:
         raise fail(f"The pipeline has {len(staged.stages)} stages, each a program of its own.", hint=HINT)
     parts = [tries_text(found)] if len(found) > 1 else []
@@ -35,21 +38,28 @@ def staged_in_one(staged: Staged, found: Sequence[Try], emit: Emit, detail: Deta
     return "\n".join(parts)
 
 
-def _staged_page(staged: Staged, found: Sequence[Try]) -> str:
+def _data(staged: Staged, found: Sequence[Try], serves: ServedStream | None) -> dict[str, object]:
+    """The pipeline, with what a stream of requests gets of it."""
+    return staged_data(staged, found) | ({} if serves is None else {"stream": serves.data()})
+
+
+def _staged_page(staged: Staged, found: Sequence[Try], serves: ServedStream | None) -> str:
     """The page; its module takes longer to import than `compile` takes to start."""
-    page: str = late("compiler.report.page.staged").staged_page(staged, found)
+    page: str = late("compiler.report.page.staged").staged_page(staged, found, serves)
     return page
 
 
-def staged_files(staged: Staged, found: Sequence[Try], emit: Emit, detail: Detail) -> dict[str, str]:
+def staged_files(
+    staged: Staged, found: Sequence[Try], emit: Emit, detail: Detail, serves: ServedStream | None = None
+) -> dict[str, str]:
     """A text for each file: the pipeline's own, and those of its stages."""
     stem = file_stem(staged.program.name, "pipeline")
     if emit is Emit.HTML:
-        return {f"{stem}.html": _staged_page(staged, found)}
+        return {f"{stem}.html": _staged_page(staged, found, serves)}
     if emit is Emit.TEXT:
         texts = {f"{stem}.txt": staged_text(staged, found)}
     else:  # beside modules too: what each stage gets of the one before
-        data = json.dumps(staged_data(staged, found), indent=2) + "\n"
+        data = json.dumps(_data(staged, found, serves), indent=2) + "\n"
         texts = {f"{stem}{'' if emit is Emit.JSON else f'_{emit}'}.json": data}
     if emit is Emit.JAX:
         modules: dict[str, str] = emitting().stage_modules(staged)

@@ -14,6 +14,7 @@ from .text import Detail, advice, report, together_text
 
 if TYPE_CHECKING:
     from ..hf_import.weight_map import WeightMap
+    from .served_stream import ServedStream
 
 
 class Emit(StrEnum):
@@ -54,10 +55,12 @@ def in_one(
     detail: Detail = Detail.PROGRAM,
     weights: WeightMap | None = None,
     chosen: Mapping[str, object] | None = None,
+    serves: ServedStream | None = None,
 ) -> str:
     """All phases as one text; `detail` says how much reports tell, `weights` what parameters are made of, for modules
-    that load them, and `chosen` what data says of the choice among streams and stages."""
-    whole = _each(compiled, emit, shapes, detail, weights, chosen)
+    that load them, `chosen` what data says of the choice among streams and stages, and `serves` what data and pages say
+    of a stream of requests."""
+    whole = _each(compiled, emit, shapes, detail, weights, chosen, serves)
     if emit is not Emit.TEXT:
         return whole
     first = [f"{together_text(compiled)}\n"] if compiled.together else []
@@ -72,15 +75,16 @@ def in_files(
     detail: Detail = Detail.PROGRAM,
     weights: WeightMap | None = None,
     chosen: Mapping[str, object] | None = None,
+    serves: ServedStream | None = None,
 ) -> dict[str, str]:
     """A text for each file, as `in_one` has it. Of phases planned together each says what is proven of all."""
     if emit is Emit.HTML:
         [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
-        return {name: in_one(compiled, emit, shapes)}
+        return {name: in_one(compiled, emit, shapes, serves=serves)}
     out = {}
     for one in compiled:
         name = file_stem(one.program.name, one.phase) + ENDINGS[emit]
-        text = _each(Compilation((one,)), emit, shapes, detail, weights, chosen)
+        text = _each(Compilation((one,)), emit, shapes, detail, weights, chosen, serves)
         out[name] = f"{text}\n\n{together_text(compiled)}\n" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
             out[_beside(name)] = emitting().specs_json(one.spmd)
@@ -99,6 +103,7 @@ def _each(
     detail: Detail,
     weights: WeightMap | None,
     chosen: Mapping[str, object] | None,
+    serves: ServedStream | None,
 ) -> str:
     match emit:
         case Emit.TEXT:
@@ -106,10 +111,11 @@ def _each(
         case Emit.NUMPY | Emit.JAX | Emit.SPECS:
             return "\n".join(emitting().module_text(one, emit, weights) for one in compiled)
         case Emit.JSON:
-            text: str = late("compiler.report.json").json_text(compiled, shapes, chosen)
+            said = dict(chosen or {}) | ({} if serves is None else {"stream": serves.data()})
+            text: str = late("compiler.report.json").json_text(compiled, shapes, said)
             return text
         case Emit.HTML:
-            return _page(compiled, shapes)
+            return _page(compiled, shapes, serves)
 
 
 def emitting() -> Any:
@@ -117,7 +123,7 @@ def emitting() -> Any:
     return late("compiler.report.modules")
 
 
-def _page(compiled: Compilation, shapes: Sequence[Shape]) -> str:
+def _page(compiled: Compilation, shapes: Sequence[Shape], serves: ServedStream | None) -> str:
     """The page; its module takes longer to import than `compile` takes to start."""
-    page: str = late("compiler.report.page.render").plan_page(compiled, shapes=shapes)
+    page: str = late("compiler.report.page.render").plan_page(compiled, shapes=shapes, serves=serves)
     return page

@@ -20,7 +20,7 @@ from itertools import combinations, product
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
 from ...cost.memory import memory
-from ...ir.diagnostics import InputError
+from ...ir.diagnostics import InputError, size_text
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -232,7 +232,7 @@ class _Search:
         ordered = any(plan.in_mesh_order for plan in compiled.plans)
         self._note(batch, ordered, compiled.outcome is Outcome.OPTIMAL)
         if figures.hbm_bytes > self.capacity:
-            return f"The caches of both phases take {figures.hbm_bytes / 1e9:.1f} GB of a chip."
+            return f"The caches of both phases take {size_text(figures.hbm_bytes)} of a chip."
         if not self.request.limits.met_by(figures):
             self.beyond[batch] = figures.token_s
             return (

@@ -25,6 +25,7 @@ from ...sweep.schedule import Rung, Schedule
 from ...text.terminal import LAYOUT, count_text, time_text
 from ..explain_text import Explained, explained_phase
 from ..schedule import split_remarks, step_remarks
+from ..served_stream import ServedStream
 from ..text import seconds_of
 from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
@@ -33,12 +34,15 @@ from .plan_view import proof, view
 
 
 def plan_page(
-    compiled: Compilation, explained: Mapping[str, Explained] | None = None, shapes: Sequence[Shape] = ()
+    compiled: Compilation,
+    explained: Mapping[str, Explained] | None = None,
+    shapes: Sequence[Shape] = (),
+    serves: ServedStream | None = None,
 ) -> str:
     """The page of compiled phases of one model on one mesh.
 
     `explained`: the formulas and rivals of each phase by name; without it, exact formulas and no rivals.
-    `shapes`: the slice shapes that were tried, cheapest first.
+    `shapes`: the slice shapes that were tried, cheapest first. `serves`: what a stream of requests gets.
     """
     first = compiled[0]
     if explained is None:
@@ -55,7 +59,7 @@ def plan_page(
         mesh=str(spmd.mesh),
         chips=spmd.mesh.chips,
         hardware=_hardware(first),
-        proofs=proofs,
+        facts=proofs + ([] if serves is None else serves.facts()),
         phases=[view(one, explained[one.phase]) for one in compiled],
         together=_together(compiled),
         whole_s=compiled.price,

@@ -10,6 +10,7 @@ from ....ir.diagnostics import size_text
 from ...plan.staged import Staged
 from ...plan.tries import Try, outcome_of
 from ...text.terminal import share_text, time_text
+from ..served_stream import ServedStream
 from .pipeline import COLOURS, Bar
 from .render import render
 
@@ -27,8 +28,8 @@ class PhaseDrawing:
     facts: str
 
 
-def staged_page(staged: Staged, found: Sequence[Try]) -> str:
-    """The page of a pipeline; `found`: what was tried."""
+def staged_page(staged: Staged, found: Sequence[Try], serves: ServedStream | None = None) -> str:
+    """The page of a pipeline; `found`: what was tried; `serves`: what a stream of requests gets."""
     plan = staged.plan
     outcome, gap = outcome_of(found)
     held = [max(stage, key=lambda one: one.memory.total_bytes) for stage in staged.stages]
@@ -37,6 +38,7 @@ def staged_page(staged: Staged, found: Sequence[Try]) -> str:
         ("stages", f"{len(plan.stages)} along {plan.axis} of {plan.mesh}"),
         ("chips", f"{plan.mesh.chips} {held[0].hardware.chip}"),
         ("status", f"{outcome}" if gap == 0 else f"{outcome}, within {share_text(gap)}"),
+        *([] if serves is None else serves.facts()),
     ]
     rows = [
         (

@@ -16,9 +16,10 @@ from typer.testing import CliRunner, Result
 from escc.compiler.commands.main import app
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases, parse, program_of
-from escc.compiler.plan.serving import Served, Stream, of_stream, served, served_text
+from escc.compiler.plan.serving import Served, Stream, of_stream, served
 from escc.compiler.plan.staged import compile_staged
 from escc.compiler.report.explain import explain_phase
+from escc.compiler.report.served_stream import ServedStream
 from escc.compiler.sweep import stream as searched
 from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
 from escc.compiler.sweep.stream_text import stream_text
@@ -141,22 +142,8 @@ def test_prompts_in_chunks_by_hand() -> None:
     phases = compile_phases(of_stream(PROGRAM, stream), ["prefill", "decode"], Mesh.parse("2"), Options(H100))
     whole = served(phases, stream)
     assert whole.pause_s == pytest.approx(whole.step_s + whole.prefill_s)
-    assert "taken in 300 tokens at a time" in served_text(found, replace(stream, chunk=300))
-    assert "at a time" not in served_text(whole, replace(stream, chunk=5000)), "a prompt has no more than 2,000"
-
-
-@pytest.mark.parametrize(
-    ("stream", "first_token_s"),
-    [
-        (Stream(2000, 500, 500), 5.0 + 1.4),  # its prompt alone beside the step
-        (Stream(2000, 500, 501), 5.0 + 2 * 1.4),  # another one before it, beside some steps
-        (Stream(2000, 500, 2000), 5.0 + 4 * 1.4),
-        (Stream(2000, 500, 500, chunk=300), 5.0 + 1.4),  # all of its seven chunks
-        (Stream(2000, 500, 650, chunk=300), 5.0 + 1.4 + 3 * 0.2),  # and three of others, of the ten beside some steps
-    ],
-)
-def test_the_first_token_waits_for_the_prompts_of_others(stream: Stream, first_token_s: float) -> None:
-    assert stream.first_token_s(5.0, 1.4) == pytest.approx(first_token_s)
+    assert "taken in 300 tokens at a time" in ServedStream(replace(stream, chunk=300), found).text()
+    assert "at a time" not in ServedStream(replace(stream, chunk=5000), whole).text(), "a prompt has no more than 2,000"
 
 
 def test_all_slice_shapes_count() -> None:

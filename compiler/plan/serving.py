@@ -13,6 +13,7 @@ from ...ir.program import Kind, Phase, Program, stored_in
 from ...ir.wraps import slots_at
 from ...passes.expansion.dims import MAX_ELEMENTS, MAX_SIZE, out_of_range, too_many
 from .compiled import Compilation
+from .floors import largest_of_floors
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,20 @@ class Stream:
         return -(-self.chunks * self.batch // self.output_tokens)
 
     def first_token_s(self, step_s: float, prefill_s: float) -> float:
-        """The longest time from a request to its first token, where requests come evenly: its prompt, the decode steps
-        between its chunks, the one that runs included, and the chunks of others that are taken in before it, beside the
-        same step."""
-        others = max(0, self.chunks_beside - self.chunks)
-        return (1 + others / self.chunks) * prefill_s + -(-self.chunks // self.chunks_beside) * step_s
+        """The longest time from a request to its first token, where requests come evenly, as fast as they are served:
+        one in each output / batch of a step and a prompt.
+
+        After each step the chunks that wait are taken in, first come first served, and those that come meanwhile too,
+        until `chunks_beside` are or none waits; then the next step begins. It takes longest of those that come after a
+        step began with none waiting, the first right behind. From there chunk j has ceil(j / beside) steps before
+        it, and all chunks up to it; request m comes m - 1 spaces later, and ends with chunk m * chunks: it takes its
+        own prompt, and ceil(m * chunks / beside) - (m - 1) * output / batch steps. Of those that end beside step
+        i + 1 the first waits longest, where m - 1 = floor(i * beside / chunks); `chunks` steps later all is as it was,
+        or better, as prompts keep up.
+        """
+        chunks, beside = self.chunks, self.chunks_beside
+        waited = largest_of_floors(chunks, self.batch, -self.output_tokens, beside, chunks)
+        return prefill_s + (1 + waited / self.batch) * step_s
 
     def pause_s(self, step_s: float, prefill_s: float) -> float:
         """The longest time between two tokens of a request: a step, and the chunks beside it."""

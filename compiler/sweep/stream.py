@@ -1,8 +1,9 @@
 """Streams of requests: on each slice, the batch that serves them best within what is asked for.
 
 A plan tells, by its layouts, which larger batches it would serve as well; so few batches are planned: one, the
-largest that its layouts would serve, and so on, until the next ones are planned and refused. Smaller ones that axes
-split may give more, and are planned last.
+largest that its layouts would serve, and so on, until the next ones are planned and refused. Where memory binds smaller
+ones may give more: then batches are planned of which bounds do not show that they give no more than the best, those
+that promise most first (`rate_bounds.py`).
 
 All slice shapes of so many chips count. Once one serves a batch, of the others only plans are looked for that give more
 tokens a second, first of that batch: bounds mostly show that there are none.
@@ -25,6 +26,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
+from ...passes.choose import choose
 from ...passes.layouts.mesh_order import FEW_AXES
 from ...passes.layouts.strategies import live_axes
 from ...passes.options import Options
@@ -37,6 +39,7 @@ from ..plan.shapes import mesh_name
 from ..text.processes import completed
 from .grid import comparable
 from .points import Asked
+from .rate_bounds import RateBounds
 from .solve import shapes
 
 BEGIN = 32  # the batch that is planned first
@@ -44,7 +47,9 @@ MOST_BATCH = 1 << 16
 COARSE = 8  # the next probe is larger by this part of a batch
 FINE = 64  # the next plan is smaller by this part of a batch, where that does not do and its estimate did
 BEYOND = 2  # batches above the best that are planned, to be sure: the next ones, and the next that are split as it is
-MOST_PLANS = 16  # for one slice
+MOST_PLANS = 16  # for one slice, of larger and larger batches
+MOST_BETWEEN = 24  # plans of a place, of batches that may give more than the best of these
+CLOSE = 0.01  # so much more, at the most, is not looked for
 
 
 class Wanted(StrEnum):
@@ -81,7 +86,9 @@ class Place:
 @dataclass(frozen=True)
 class Found:
     """The best batch of a place: what a stream gets, whether it is proven that for its batch no layouts on any slice
-    shape are quicker, and the batches above it that were planned on its shape and do not do, or give no more. `reason`:
+    shape are quicker, and the batches above it that were planned on its shape and do not do, or give no more.
+    `most_tokens_per_s`: what the quickest plan of no batch gives more than, on any slice shape, infinite where nothing
+    is known of other batches; of batches beyond MOST_BATCH nothing is. `reason`:
     why there is none; `beyond_s`: what a token would take, where that is why. `hbm_fraction`: of the room for a
     program, that each phase was given by itself, so that prompts and batches fit together. `ordered`: the shapes of
     which only layouts with axes in mesh order were looked at, and nothing is proven."""
@@ -96,6 +103,12 @@ class Found:
     beyond_s: float = math.inf
     hbm_fraction: float = 1.0
     ordered: tuple[str, ...] = ()
+    most_tokens_per_s: float = math.inf
+
+    @property
+    def more(self) -> float:
+        """How much more another batch may give, as a share of what this one does."""
+        return math.inf if self.served is None else max(0.0, self.most_tokens_per_s / self.served.tokens_per_s - 1)
 
     @property
     def chip_s_per_million(self) -> float | None:
@@ -181,9 +194,34 @@ def best_at(request: Request, place: Place) -> Found:
     assert best is not None, "a count of chips has a shape"
     if best.batch is None:
         return best
+    if batch is None:
+        best, search = _best_between(searches, best, search)
     others = [other for other in searches if other is not search]
     ordered = tuple(mesh_name(other.mesh) for other in others if best.batch in other.ordered)
     return replace(best, proven=best.proven and all(best.batch not in other.open for other in others), ordered=ordered)
+
+
+def _best_between(searches: Sequence[_Search], best: Found, search: _Search) -> tuple[Found, _Search]:
+    """The best of all batches that may give more than the best so far, and its search, with what no batch gives more
+    than; after so many plans, the best of these."""
+    plans = 0
+    while plans < MOST_BETWEEN:
+        assert best.batch is not None, "there is a best one"
+        rate = _tokens_per_s(best)
+        asked = [(one, best.batch) for one in searches if best.batch not in one.plans]
+        if not asked:
+            one = max(searches, key=lambda one: one.bounds.promised)
+            if one.bounds.promised <= rate * (1 + CLOSE):
+                break
+            asked = [(one, one.bounds.next())]
+        for one, batch in asked:
+            found, plans = one.only(batch, best), plans + 1
+            if found.served is not None and found.served.tokens_per_s > _tokens_per_s(best):
+                best, search = found, one
+    assert best.batch is not None, "there is a best one"
+    most = max(_tokens_per_s(best), *(one.bounds.most for one in searches))
+    again = search.found(best.batch)  # with all that was planned above it
+    return replace(again, most_tokens_per_s=most), search
 
 
 class _Search:
@@ -201,7 +239,28 @@ class _Search:
         self.given: dict[int, float] = {}  # bytes of a chip that each phase of a batch's plan was given by itself
         self.beyond: dict[int, float] = {}  # what a token takes in plans that are not within what is asked for
         self.ordered: set[int] = set()  # batches of which only layouts with axes in mesh order were looked at
+        self._bounds: RateBounds | None = None
         self.open: set[int] = set()  # others of which it is not proven that no plan is quicker than what was found
+
+    @property
+    def bounds(self) -> RateBounds:
+        """The most that batches may give here."""
+        if self._bounds is None:
+            self._bounds = self._first_bounds()
+        return self._bounds
+
+    def _first_bounds(self) -> RateBounds:
+        """By what a prompt takes at the least, planned alone."""
+        stream = self.request.stream(1)
+        found = RateBounds(self.splits, stream.output_tokens, MOST_BATCH, self.request.limits.token_s or math.inf)
+        try:
+            program = of_stream(self.program, stream)
+            options = Options(self.place.hardware, capacity_bytes=self.capacity)
+            prompt = choose(program, program.phases[0].name, self.mesh, options)
+        except InputError:  # which batches meet as well
+            return found
+        found.set_prompt(0.0 if prompt.in_mesh_order else stream.chunks * prompt.bound)
+        return found
 
     @property
     def good(self) -> dict[int, tuple[Compilation, Served]]:
@@ -215,19 +274,25 @@ class _Search:
         return self.good.get(batch)
 
     def _planned(self, batch: int) -> tuple[Compilation, Served] | Cutoff | str:
-        stream = self.request.stream(batch)
+        stream, below_s, least_s = self.request.stream(batch), self._below(self.request.stream(batch)), None
         try:
             program = of_stream(self.program, stream)
             compiled, figures = self._compiled(program, stream, self.capacity)
+            least_s = math.fsum(plan.bound for plan in compiled.plans)
+            self.bounds.add(batch, least_s, not any(plan.in_mesh_order for plan in compiled.plans))
             beside = beside_bytes(compiled)  # a prompt comes in while the caches of the batch are there
             if figures.hbm_bytes > self.capacity and beside > 0:
                 compiled, figures = self._compiled(program, stream, self.capacity - beside)
         except Cutoff as beaten:
-            self._note(batch, beaten.in_mesh_order, beaten.bound >= self._below(stream) * (1 - PROVEN))
+            self._note(batch, beaten.in_mesh_order, beaten.bound >= below_s * (1 - PROVEN))
+            if least_s is None:
+                self.bounds.add(batch, below_s if beaten.in_mesh_order else beaten.bound, not beaten.in_mesh_order)
             return beaten
         except InputError as error:
             unproven = isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN
             self._note(batch, unproven and len(live_axes(self.mesh)) > FEW_AXES, not unproven)
+            if least_s is None:
+                self.bounds.add(batch, math.inf, isinstance(error, NoPlan) and not unproven)
             return error.diagnostics[0].message
         ordered = any(plan.in_mesh_order for plan in compiled.plans)
         self._note(batch, ordered, compiled.outcome is Outcome.OPTIMAL)
@@ -263,11 +328,11 @@ class _Search:
         """What a batch gets; nothing where another shape is `known` to give as much."""
         self.rate = _tokens_per_s(known)
         found = self.plan(batch)
-        return self._none(batch) if found is None else self._found(batch, found)
+        return self._none(batch) if found is None else self.found(batch)
 
     def best(self, known: Found | None) -> Found:
-        """The largest batch that will do; or smaller ones where they give more tokens a second. Nothing where they give
-        no more than is `known` of another shape."""
+        """The largest batch that will do, or the one that gives most of those that were planned on the way there.
+        Nothing where they give no more than is `known` of another shape."""
         self.rate = _tokens_per_s(known)
         batch = self._begin() if known is None or known.batch is None else self._better(known.batch)
         if batch is None:
@@ -287,8 +352,7 @@ class _Search:
             batch = max([batch, *done])
         self._better_of(sorted({batch - batch % ways for ways in self.splits} - set(self.plans) - {0}, reverse=True))
         good = self.good
-        best = max(good, key=lambda b: (good[b][1].tokens_per_s, -b))
-        return self._found(best, good[best])
+        return self.found(max(good, key=lambda b: (good[b][1].tokens_per_s, -b)))
 
     def _begin(self) -> int | None:
         """A batch that will do, None where none does."""
@@ -393,8 +457,9 @@ class _Search:
         reason = said if isinstance(said, str) else "Another slice shape gives as many tokens a second."
         return Found(self.place, mesh_name(self.mesh), reason=reason, beyond_s=self.beyond.get(batch, math.inf))
 
-    def _found(self, batch: int, found: tuple[Compilation, Served]) -> Found:
-        compiled, figures = found
+    def found(self, batch: int) -> Found:
+        """What a batch gets whose plan will do."""
+        compiled, figures = self.good[batch]
         refused = tuple(sorted(b for b in self.plans if b > batch and b not in self.good))
         proven = compiled.outcome is Outcome.OPTIMAL
         share = self.given[batch] / self.place.hardware.room_bytes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ..text.terminal import count_text, table, time_text
+from ...passes.plan import PROVEN
+from ..text.terminal import count_text, share_text, table, time_text
 from .stream import Found, Limits, Request, Wanted
 
 HEAD = ("", "hardware", "chips", "slice", "weights", "caches", "batch")
@@ -81,8 +83,18 @@ def _row(found: Found, best: bool) -> tuple[str, ...]:
         count_text(served.tokens_per_s_per_user),
         f"{served.hbm_bytes / place.hardware.hbm_bytes:.0%}",
         count_text(cost),
-        "yes" if found.proven else "no",
+        _proven(found),
     )
+
+
+def _proven(found: Found) -> str:
+    """Of which batches it is proven that none gives more, or how much more at the most; or that its own gives no
+    more in other layouts."""
+    if found.more <= PROVEN:
+        return "all batches"
+    if found.more < 1:
+        return f"within {share_text(found.more)}"
+    return "its batch" if found.proven else "no"
 
 
 def command(request: Request, found: Found, options: str) -> str:
@@ -121,6 +133,7 @@ def stream_data(request: Request, found: Sequence[Found]) -> dict[str, object]:
                 "slice": one.mesh,
                 "batch": one.batch,
                 "proven": one.proven,
+                "most_tokens_per_s": one.most_tokens_per_s if math.isfinite(one.most_tokens_per_s) else None,
                 "refused": list(one.refused),
                 "served": None if one.served is None else asdict(one.served),
                 "chip_s_per_million": one.chip_s_per_million,

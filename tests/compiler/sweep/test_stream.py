@@ -21,6 +21,7 @@ from escc.compiler.plan.staged import compile_staged
 from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.served_stream import ServedStream
 from escc.compiler.sweep import stream as searched
+from escc.compiler.sweep.rate_bounds import RateBounds
 from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
 from escc.compiler.sweep.stream_text import stream_text
 from escc.cost.estimate import Estimate, estimate
@@ -32,7 +33,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
 from escc.passes.options import Options
-from escc.passes.plan import Outcome
+from escc.passes.plan import PROVEN, Cutoff, Outcome
 
 TEXT = """model "small"
 dim B, L, M
@@ -196,14 +197,53 @@ def test_smaller_batches_that_axes_split_may_give_more(monkeypatch: pytest.Monke
     def planned(search: Any, batch: int) -> object:
         search.given[batch] = search.capacity
         rate = batch * (1.0 if batch % 2 == 0 else 0.9)
+        search.bounds.add(batch, 500 * batch / rate if batch < 188 else math.inf, True)
         figures = Served(1.0, 0.0, 1.0, 1.0, 1.0, rate, 0.0, 2)
         return (SimpleNamespace(outcome=Outcome.OPTIMAL), figures) if batch < 188 else "It does not fit."
 
     monkeypatch.setattr(searched._Search, "_planned", planned)
+    monkeypatch.setattr(searched._Search, "_first_bounds", lambda search: RateBounds([2], 500, 1000, math.inf))
     monkeypatch.setattr(searched._Search, "_ways", lambda search, compiled: 1)
     monkeypatch.setattr(searched._Search, "_larger", lambda search, compiled, batch: max(187, batch))
     found = best_at(request(Limits()), places([2], [H100], [None], [None])[0])
-    assert found.batch == 186 and found.refused == (188, 189)
+    assert found.batch == 186 and found.refused == (188, 189) and found.more <= PROVEN
+
+
+def test_smaller_batches_may_give_more_where_memory_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 28 fit in the quickest layouts; of 34 at most, in others, each more gives a little less."""
+
+    def planned(search: Any, batch: int) -> object:
+        search.given[batch] = search.capacity
+        if batch > 34:
+            search.bounds.add(batch, math.inf, True)
+            return "It does not fit."
+        step_s = 20.0 + batch if batch <= 28 else 3 * batch - 30.0
+        search.bounds.add(batch, 500 * step_s, True)
+        figures = Served(step_s, 0.0, step_s, 1.0, 1.0, batch / step_s, 0.0, 2)
+        if figures.tokens_per_s <= search.rate:
+            return Cutoff(500 * step_s)
+        return (SimpleNamespace(outcome=Outcome.OPTIMAL), figures)
+
+    monkeypatch.setattr(searched._Search, "_planned", planned)
+    monkeypatch.setattr(searched._Search, "_first_bounds", lambda search: RateBounds([2], 500, 1000, math.inf))
+    monkeypatch.setattr(searched._Search, "_ways", lambda search, compiled: 1)
+    monkeypatch.setattr(searched._Search, "_larger", lambda search, compiled, batch: max(34, batch))
+    found = best_at(request(Limits()), places([2], [H100], [None], [None])[0])
+    assert found.batch is not None and found.served is not None and found.batch <= 28
+    assert found.served.tokens_per_s * (1 + found.more) >= 28 / 48 and found.more <= searched.CLOSE
+    told = stream_text(request(Limits()), [found], "")
+    assert "all batches" in told or "within " in told
+
+
+def test_plans_of_a_batch_bound_those_of_larger_ones() -> None:
+    search = searched._Search(request(Limits()), places([2], [SMALL], [None], [None])[0], Mesh.parse("2"), PROGRAM)
+    for batch in (1, 2, 3):
+        search.plan(batch)
+    bounds = search.bounds.rates
+    assert search.bounds.sound
+    for batch in (5, 8, 20):
+        found = search.plan(batch)
+        assert found is not None and found[1].tokens_per_s <= bounds[batch - 1] * (1 + 1e-9)
 
 
 def test_room_for_prompts_is_kept_for_the_batches_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,11 @@ from ...cost.estimate import Estimate
 from ...cost.platform import Platform
 from ...ir.choices import chooses
 from ...ir.dataflow import ops, repeat_counts
+from ...ir.dtype import Dtype
 from ...ir.inert import comment, docstring, literal
 from ...ir.layout import format_layout
 from ...ir.mesh import Mesh
-from ...ir.program import Choose, Einsum, Kind, Program, Take
+from ...ir.program import Choose, Einsum, Kind, Program, Take, stored_in
 from ...ir.spmd import SpmdProgram, unsharded
 from ...ir.streams import host_tensors, unstreamed
 from ..hf_import import checkpoint_files, packed_tensors, parameter_parts
@@ -177,6 +178,13 @@ def _calls(text: str) -> frozenset[str]:
 _helper_calls = cache(_calls)  # helpers are few, and the same in every module
 
 
+def _zeroless(spmd: SpmdProgram, padded: Sequence[str]) -> bool:
+    """Whether something that is stored has padded dims and a type without a zero."""
+    values = spmd.table()
+    stored = [values[one.value] for one in stored_in(spmd.body)]
+    return any(value.dtype is Dtype.E8M0 and not {*padded}.isdisjoint(value.dims) for value in stored)
+
+
 def _imports(text: str) -> str:
     """The imports that `text` needs."""
     types = [name for name in ("Callable", "Iterator", "Mapping", "Sequence") if name in text]
@@ -213,7 +221,8 @@ def _header(spmd: SpmdProgram, cost: Estimate, rows: Packed, padded: Sequence[st
         "Run as a program, this file compares the step with the unsharded program at small sizes, on CPU devices.",
     ]
     if padded:
-        sentences[0] += f" Padding of {', '.join(padded)} is given as zeros."
+        held = "as zeros, of e8m0, which has none, as ones" if _zeroless(spmd, padded) else "as zeros"
+        sentences[0] += f" Padding of {', '.join(padded)} is given {held}."
     if chooses(spmd):
         sentences[1:1] = _on_choices(rows)
     if cost.loops:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...ir.choices import with_choices, with_sharded_choices
 from ...ir.dataflow import ops
+from ...ir.dtype import Dtype
 from ...ir.expr import counted_dims, divisors, operands, sized_dims
 from ...ir.program import (
     Append,
@@ -326,14 +327,16 @@ def _work(program: Program, ways: Mapping[str, int], classes: Mapping[str, str])
 
 
 def zero_padded(program: Program, sizes: Mapping[str, int], stored: Mapping[str, Array]) -> dict[str, Array]:
-    """Stored tensors of true sizes, by name, with zeros beyond them; `sizes` are the padded ones."""
+    """Stored tensors of true sizes, by name, with zeros beyond them; in e8m0, which has none, ones. `sizes` are the
+    padded ones."""
     values, out = program.table(), dict(stored)
     for name, array in stored.items():
         dims = values[name].dims
         stacked = array.ndim - len(dims)
         grown = [sizes[d] - n for d, n in zip(dims, array.shape[stacked:], strict=True)]
         if any(grown):
-            out[name] = np.pad(array, [(0, 0)] * stacked + [(0, n) for n in grown])
+            fill = 1 if values[name].dtype is Dtype.E8M0 else 0
+            out[name] = np.pad(array, [(0, 0)] * stacked + [(0, n) for n in grown], constant_values=fill)
     return out
 
 

@@ -1,7 +1,8 @@
 """What values hold beyond the true sizes of padded dims, as signs, and what must be masked there.
 
-Stored tensors hold zeros there. What ops make of these is followed through the program, so that a
-mask stands only where something might reach a sum, or a maximum, that changes it.
+Stored tensors hold zeros there; in e8m0, which has no zero, any number. What ops make of these is
+followed through the program, so that a mask stands only where something might reach a sum, or a
+maximum, that changes it.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class PadSigns:
         return tuple(
             Cut(index, readers[0][1])
             for index, readers in found
-            if self._reaches(op, index, readers) and not _factors(op, readers)
+            if self._reaches(op, index, readers) and not self._factors(op, readers)
         )
 
     def _padded(self, name: str) -> list[str]:
@@ -95,9 +96,16 @@ class PadSigns:
         for index in _indices(op):
             readers = self._padded_at(op, index)
             yield from (Mask(name, dim, 0.0) for name, dim in readers if self._read(name, dim) & LOW)
-            if self._reaches(op, index, readers) and (factors := _factors(op, readers)):
+            if self._reaches(op, index, readers) and (factors := self._factors(op, readers)):
                 name, dim = min(factors, key=lambda reader: len(self.values[reader[0]].dims))
                 yield Mask(name, dim, 0.0)
+
+    def _factors(self, op: Einsum, readers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Of operands those that zeros can stand in, as factors by themselves: of codes less zero points neither is,
+        and e8m0 has no zero."""
+        differences = {op.operands[at] for pair in op.zeros for at in pair}
+        zeroless = {name for name, _ in readers if self.values[name].dtype is Dtype.E8M0}
+        return [reader for reader in readers if reader[0] not in differences | zeroless]
 
     def _reaches(self, op: Einsum, index: str, readers: Sequence[tuple[str, str]]) -> bool:
         """Whether something reaches a sum from beyond an index, which `readers` have, though nothing infinite is
@@ -154,12 +162,16 @@ class PadSigns:
 
     def _region(self, region: Region[Op]) -> None:
         for stored in region.stored:
-            self._set(stored.value, NUMBER, lambda _: ZERO)
+            self._stored(stored.value)
         for item in region.items:
             if isinstance(item, Repeat):
                 self._repeat(item)
             else:
                 self._op(item)
+
+    def _stored(self, name: str) -> None:
+        held = ZERO | POSITIVE if self.values[name].dtype is Dtype.E8M0 else ZERO
+        self._set(name, NUMBER, lambda _: held)
 
     def _set(self, name: str, true: Sign, beyond: Callable[[str], Sign]) -> None:
         self.true[name] = true
@@ -231,12 +243,6 @@ class PadSigns:
 def _indices(op: Einsum) -> tuple[str, ...]:
     """The indices of what an einsum reads, each once."""
     return tuple(dict.fromkeys(i for indices in op.indices for i in indices))
-
-
-def _factors(op: Einsum, readers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of operands those that are factors by themselves: of codes less zero points neither is."""
-    differences = {op.operands[at] for pair in op.zeros for at in pair}
-    return [reader for reader in readers if reader[0] not in differences]
 
 
 def _multiplied(op: Einsum, sign: Callable[[str, tuple[str, ...]], Sign]) -> Sign:

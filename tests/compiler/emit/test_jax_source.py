@@ -172,9 +172,17 @@ def test_identifiers_are_free_names() -> None:
     assert identifier("3d", set()) == "v3d"
 
 
-def test_a_module_says_of_padded_dims_that_what_it_is_given_holds_zeros_beyond() -> None:
-    said = "Padding of B, E is given as zeros."
-    for pads, says in (((" pad 8", " pad 12"), True), (("", ""), False)):
-        text = f"dim B = 7{pads[0]}, E = 10{pads[1]}\nmain(x: f32[B,E]) {{ return sum(exp(x), over=E) }}"
-        one = compile_phase(parse(text), "main", Mesh.parse("2"), Options(HARDWARE))
-        assert (said in emit_jax(one.program, one.spmd, one.estimate).replace("\n", " ")) == says
+def test_a_module_says_of_padded_dims_what_it_is_given_beyond() -> None:
+    said, body = "Padding of B, E is given as zeros", "main(x: f32[B,E], s: e8m0[B]) { return sum(exp(x), over=E) * s }"
+    zeroless = body.replace("s: e8m0[B]", "s: e8m0[D]").replace(" * s", "")
+    pads, none = (" pad 8", " pad 12"), ("", "")
+    for (b, e), main, says in (
+        (pads, body, f"{said}, of e8m0, which has none, as ones."),
+        (pads, zeroless, f"{said}."),
+        (none, body, None),
+    ):
+        one = compile_phase(
+            parse(f"dim B = 7{b}, E = 10{e}, D = 3\n{main}"), "main", Mesh.parse("2"), Options(HARDWARE)
+        )
+        text = emit_jax(one.program, one.spmd, one.estimate).replace("\n", " ")
+        assert ("Padding of" in text) == (says is not None) and (says or "") in text

@@ -169,10 +169,11 @@ def test_padded_and_quantised_programs_agree(tmp_path: Path) -> None:
     file = tmp_path / "small.esti"
     file.write_text(
         "dim B = 8, E = 64, F = 30 pad 32, M = 16\nparam Wi: int8[E,F] * f32[F]\nparam Wo: int4[F,E] * bf16[E]\n"
+        "param Wg: fp4[E,F] * e8m0[E,F]\n"
         "cache keys: int8[B,M,E] * f32[B,M]\ndim L = 1\n"
         "main(x: bf16[B,L,E]) {\n  ks = append(keys, x, L into M)\n  s[B,M] = x[B,L,E] * ks[B,M,E]\n"
         "  p = softmax(s, over=M)\n  o[B,L,E] = p[B,M] * ks[B,M,E] * x[B,L,E]\n  u[B,L,F] = o[B,L,E] * Wi[E,F]\n"
-        "  h = gelu(u)\n  y[B,L,E] = h[B,L,F] * Wo[F,E]\n  return x + y\n}\n"
+        "  g[B,L,F] = o[B,L,E] * Wg[E,F]\n  h = gelu(u) * g\n  y[B,L,E] = h[B,L,F] * Wo[F,E]\n  return x + y\n}\n"
     )
     report = check_jax(compile_phase(load(file), "main", Mesh.parse("2x2"), Options(HARDWARE)))
     assert report.sound

@@ -175,6 +175,13 @@ def test_arrays_are_padded_with_zeros_and_cut_again() -> None:
     assert stored["tokens"].max() < 29
 
 
+def test_a_scale_whose_type_has_no_zero_is_padded_with_ones() -> None:
+    program = expanded("dim B = 2, E = 5 pad 8\nmain(s: e8m0[E], x: bf16[B,E]) { return x * s }")
+    padded = zero_padded(program, dict(program.phases[0].sizes), {"s": np.full(5, 4.0), "x": np.full((2, 5), 4.0)})
+    assert padded["s"].tolist() == [4.0] * 5 + [1.0] * 3
+    assert not padded["x"][:, 5:].any()
+
+
 def test_model_flops_leave_padding_out() -> None:
     assert model_flops(expanded(DENSE), "main") == 2 * 8 * 6 * 10
     [one] = compiled(DENSE, "2")

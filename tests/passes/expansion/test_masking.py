@@ -300,3 +300,17 @@ def test_repeats_keep_what_they_carry() -> None:
     made = program(DIMS + REPEATED, H=6)
     [repeat] = [p.item for p in walk(made.body) if isinstance(p.item, Repeat)]
     assert {c.inside for c in repeat.carries} == {"f.x", "f.y", "f.z"}
+
+
+def test_no_zeros_stand_in_a_type_without_a_zero() -> None:
+    """What multiplies it is masked, though that has more dims."""
+    text = (
+        "dim B = 3, E = 5\nparam s: e8m0[E]\nmain(x: bf16[B,E]) {\n  t = exp(x)\n  y[B] = t[B,E] * s[E]\n  return y\n}"
+    )
+    values = program(text, E=8).table()
+    assert "t.masked" in values and "s.masked" not in values
+
+
+def test_beyond_true_sizes_a_type_without_a_zero_holds_numbers() -> None:
+    signs = PadSigns(program("dim E = 5\nmain(s: e8m0[E], x: bf16[E]) { return s * x }", E=8))
+    assert (signs.beyond["s", "E"], signs.beyond["x", "E"]) == (ZERO | POSITIVE, ZERO)

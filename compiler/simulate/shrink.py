@@ -37,6 +37,8 @@ from ...ir.streams import host_tensors
 from .pointwise import Array
 
 MOST_KEPT = 2  # of what is chosen
+# Elements of the largest value, where the model has fewer: as many are made in no time, and its own sizes show less.
+MOST_GROWN = 1 << 20
 MOST_REPEATS = 2  # enough to show what a repetition hands to the next
 # Terms of a sum that is divided by, at the least. Of one token of thousands the root mean square of two numbers is a
 # hundredth of what is usual, which makes what rounding left of them a hundred times as large; that of eight is of none.
@@ -63,14 +65,37 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     what is chosen two are kept at most, of a multiple of these and of twice as many, and of what chooses one dim has
     enough places on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`:
     by how much dims exceed what they must exceed, or 0.
+
+    Where that makes the largest value larger than it is in the model, and than MOST_GROWN, entries need not be chosen
+    as often; and where that is not enough, sizes stay as they are, if phases have the same.
     """
-    classes = _classes(program, [d for d, _ in spmds[0].sizes])
-    small = _assign(program, spmds, classes, margins or {})
-    sizes = [tuple(_shrunk(dict(s.sizes), classes, small, program.padding).items()) for s in spmds]
+    sizes = _small_sizes(program, spmds, margins or {})
     cut = tuple(replace(s, sizes=n, body=_cut_spmd_repeats(s.body)) for s, n in zip(spmds, sizes, strict=True))
     phases = tuple(replace(program.phase(s.phase), sizes=s.sizes) for s in cut)
     small_program = replace(program, body=_cut_repeats(program.body), phases=phases)
     return Shrunken(with_choices(small_program), tuple(map(with_sharded_choices, cut)))
+
+
+def _small_sizes(
+    program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str, int]
+) -> list[tuple[tuple[str, int], ...]]:
+    """The sizes of each phase: of those that show most the first that are few enough."""
+    classes = _classes(program, [d for d, _ in spmds[0].sizes])
+    own = [spmd.sizes for spmd in spmds]
+    most = max(MOST_GROWN, _largest(spmds, own))
+    for as_often in (True, False):
+        small = _assign(program, spmds, classes, margins, as_often)
+        sizes = [tuple(_shrunk(dict(each), classes, small, program.padding).items()) for each in own]
+        if _largest(spmds, sizes) <= most:
+            return sizes
+    one_size = all(len({n for each in own if (n := dict(each)[d]) > 1}) <= 1 for d, _ in own[0])
+    return own if one_size and not margins else sizes
+
+
+def _largest(spmds: Sequence[SpmdProgram], sizes: Sequence[Sequence[tuple[str, int]]]) -> int:
+    """The elements of the largest value."""
+    of = [(value.dims, dict(each)) for spmd, each in zip(spmds, sizes, strict=True) for value in spmd.values]
+    return max((math.prod(each[d] for d in dims) for dims, each in of), default=1)
 
 
 def _shrunk(
@@ -151,16 +176,21 @@ def _groups(program: Program) -> dict[str, str]:
 
 
 def _assign(
-    program: Program, spmds: Sequence[SpmdProgram], classes: Mapping[str, str], margins: Mapping[str, int]
+    program: Program,
+    spmds: Sequence[SpmdProgram],
+    classes: Mapping[str, str],
+    margins: Mapping[str, int],
+    as_often: bool,
 ) -> dict[str, int]:
-    """A size for each class that is not 1 everywhere, smallest for those in the largest ops."""
+    """A size for each class that is not 1 everywhere, smallest for those in the largest ops. `as_often`: what chooses
+    has enough places for all to be chosen so."""
     ways = _ways(spmds, classes)
     true = {classes[dim]: classes[own] for dim, own in program.padding}
     values = program.table()
     pairs = {classes[d] for op in ops(program) for d in signature(op, values).even}
     sources, least = _sources(program, classes), _least(program, classes, ways)
     long = {c: n for c, n in ways.items() if c in _long(spmds, classes)}
-    rounds, waits = _rounds(program, classes, long, sources)
+    rounds, waits = _rounds(program, classes, long, sources, as_often)
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
     work = _work(program, ways, classes)
     groups = {classes[count]: classes[dim] for count, dim in _groups(program).items() if classes[count] in ways}
@@ -277,12 +307,17 @@ def _long(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> set[str]:
 
 
 def _rounds(
-    program: Program, classes: Mapping[str, str], long: Mapping[str, int], sources: Mapping[str, set[str]]
+    program: Program,
+    classes: Mapping[str, str],
+    long: Mapping[str, int],
+    sources: Mapping[str, set[str]],
+    as_often: bool,
 ) -> tuple[Callable[[str, Mapping[str, int]], int], dict[str, set[str]]]:
     """By what the size of a class is to divide on every chip, once those that it waits for, given too, have theirs:
-    what is chosen from by what is kept, what chooses by how many of its entries choose all. Of several dims that choose
-    one is enough, if it is `long`, that is 1 in no phase: the one that is split into fewest blocks, which are given;
-    better one that what is chosen from need not exceed, as a context that is chosen from does the entries it counts."""
+    what is chosen from by what is kept, what chooses, `as_often`, by how many of its entries choose all. Of several
+    dims that choose one is enough, if it is `long`, that is 1 in no phase: the one that is split into fewest blocks,
+    which are given; better one that what is chosen from need not exceed, as a context that is chosen from does the
+    entries it counts."""
     kept, choosing = dict[str, int](), dict[str, tuple[list[str], int]]()
     waits = dict[str, set[str]]()
     values = program.table()
@@ -293,7 +328,7 @@ def _rounds(
             per = [classes[d] for d in values[op.keys].dims if classes[d] not in over]
             below = _exceeded(over, sources)
             enough = sorted((c for c in per if c in long), key=lambda c: (c in below, long[c]))[:1]
-            for name in enough or per:
+            for name in (enough or per) if as_often else ():
                 choosing[name] = over, keep
                 waits.setdefault(name, set()).update(over)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from exec_cases import CASES
 from helpers_exec import Build, call
 
 from escc.compiler.plan.pipeline import compile_phase, parse, run_check, with_pins
+from escc.compiler.simulate import shrink as module
 from escc.compiler.simulate.shrink import Shrunken, shrink
 from escc.cost.hardware import Hardware
 from escc.ir.dataflow import ops
@@ -284,3 +287,30 @@ def test_a_context_that_is_chosen_from_is_longer_than_its_entries(phase: str, me
     assert sizes["B"] == 1 or sizes["B"] % (sizes["M"] // 2) == 0
     report = run_check(one.program, one.spmd)
     assert report.equal and report.max_error < 1e-9
+
+
+def test_small_sizes_are_not_larger_than_the_model_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen by few tokens is not chosen as often: these were many thousands where experts are split much."""
+    few = CHOOSING.replace("{ B = 8, L = 8 }", "{ B = 4, L = 8 }")
+    program = with_pins(parse(few), Source("p", "stored x B_xL_yE\nuse s.Wr EX_y\n"))
+    one = compile_phase(program, "prefill", Mesh.parse("2x4"), Options(Hardware.load("h100")))
+    [as_often] = shrink(one.program, [one.spmd]).spmds
+    monkeypatch.setattr(module, "MOST_GROWN", 0)
+    [cut] = shrink(one.program, [one.spmd]).spmds
+    sizes = dict(cut.sizes)
+    assert sizes["B"] == 4 < dict(as_often.sizes)["B"]
+    assert math.prod(sizes.values()) <= math.prod(dict(one.spmd.sizes).values())
+    assert len(set(sizes.values())) == len(sizes)
+    report = run_check(one.program, one.spmd)
+    assert report.equal and report.max_error < 1e-9
+
+
+def test_sizes_that_cannot_be_smaller_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Build("4", B=4, E=4, F=4, L=1)
+    b.stored("x", "B_xLE", Kind.INPUT)
+    b.stored("W", "E_xF")
+    b.stored("V", "EF_x")
+    monkeypatch.setattr(module, "MOST_GROWN", 0)
+    assert sizes_of(b) == b.sizes
+    monkeypatch.undo()
+    assert sorted(sizes_of(b).values()) == [1, 8, 12, 16]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -33,10 +34,11 @@ from ..plan.compiled import CompiledPhase
 from ..simulate.check import incomparable, largest_difference, refuse_large
 from ..simulate.finite import LARGEST_F16, LARGEST_F32, Watch, representable
 from ..simulate.pointwise import Array
-from ..simulate.reference import random_stored, run_reference
+from ..simulate.reference import Rounded, random_stored, run_reference
 from ..simulate.shrink import shrink, true_part, zero_padded
 from ..simulate.spmd_interpreter import ExecutionError, run_spmd
 from ..text.terminal import table
+from .codes import appended, rounded_caches, slack_of
 from .hlo import ModuleTransfer, collectives_of
 from .hlo_text import ModuleError
 from .module_text import collective_rows
@@ -58,6 +60,11 @@ class Differences:
     reference: float
     numpy: float
     whole: float | None
+
+    @property
+    def largest(self) -> float:
+        """The largest of them."""
+        return max(self.reference, self.numpy, self.whole or 0.0)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ class JaxReport:
     def agrees(self) -> bool:
         """Whether the results are those of the reference and of the NumPy backend, up to rounding: up to twice that of
         the unsharded program, where that is more than is common."""
-        wide, dense = (max(d.reference, d.numpy, d.whole or 0.0) for d in (self.wide, self.dense))
+        wide, dense = self.wide.largest, self.dense.largest
         within = dense <= MOST_ROUNDED and wide <= max(TOLERANCE, 2 * dense)
         return within and (
             self.narrow is None or self.chooses or max(self.narrow.reference, self.narrow.numpy) <= NARROW_TOLERANCE
@@ -155,11 +162,13 @@ def check_jax(compiled: CompiledPhase) -> JaxReport:
         arrays = [stored[name] for name in order] + [np.asarray(ends[dim]) for dim in names.contexts]
         np.savez(path / "stored.npz", *arrays)
         run_processes([(CHILD, folder)], spmd.mesh.chips)
-        read = _Read(small, local, program.results, names, sizes, expected, on_chips)
+        again = partial(run_reference, small, true, drawn, ends)
+        read = _Read(small, local, program.results, names, sizes, ends, expected, on_chips, again)
         narrow = {value.dtype for value in spmd.values} & {Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4, Dtype.E8M0}
         texts = [(path / name).read_text() for name in ("partitioned.txt", "final.txt")]
         lost = _lost(path / "lost.npz", local)
-        wide, other, dense = (read.differences(path / f"{name}.npz") for name in ("wide", "narrow", "dense"))
+        wide, dense = (read.either(path / f"{name}.npz") for name in ("wide", "dense"))
+        other = read.differences(path / "narrow.npz")
     try:
         module, final = (collectives_of(text, spmd.mesh) for text in texts)
     except ModuleError as error:
@@ -208,18 +217,46 @@ def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Read:
-    """What the results of a run are compared with."""
+    """What the results of a run are compared with. `again`: the reference, which takes how another run `rounded`."""
 
     program: Program
     spmd: SpmdProgram
     results: Sequence[str]
     names: Names
     sizes: Mapping[str, int]
+    ends: Mapping[str, int]
     expected: Mapping[str, Array]
     on_chips: Mapping[str, Array]
+    again: Callable[..., Mapping[str, Array]]
 
-    def differences(self, file: Path) -> Differences:
-        """Compare what a run left with the reference and with the NumPy backend."""
+    def either(self, file: Path) -> Differences:
+        """Compare a run in floats of 32 bits. Where it is not as near as it should be, and codes are rounded in it, the
+        reference then has its codes of what lies halfway, and the NumPy backend what it has more than the reference."""
+        first = self.differences(file)
+        if first.largest <= TOLERANCE or not (rounded := self._rounded(file)):
+            return first
+        apart = [_difference(same, self.expected[its]) for its, _, same in self._found(file) if not self._whole(its)]
+        second = self.differences(file, self.again(rounded=rounded))
+        return replace(second, numpy=second.reference + max(apart, default=0.0))
+
+    def differences(self, file: Path, expected: Mapping[str, Array] | None = None) -> Differences:
+        """Compare what a run left with the reference, or with what is `expected` for it, and with the NumPy backend."""
+        expected = self.expected if expected is None else expected
+        errors, others, whole = [0.0], [0.0], []
+        for its, actual, same in self._found(file):
+            if self._whole(its):
+                whole.append(float(np.mean(actual != expected[its])))
+                continue
+            errors.append(_difference(actual, expected[its]))
+            others.append(_difference(actual, same))
+        return Differences(max(errors), max(others), max(whole, default=None))
+
+    def _whole(self, name: str) -> bool:
+        return self.program.table()[name].dtype in INTEGERS
+
+    def _found(self, file: Path) -> list[tuple[str, Array, Array]]:
+        """The results of a run at their true places, and the caches that it wrote, by the reference's names; beside
+        each what the NumPy backend has."""
         versions = {cache: op.result for cache, op in appends(self.program).items()}
         caches = sorted(self.names.of(Kind.CACHE), key=lambda leaf: leaf.path)
         pairs = [(ours, its) for ours, its in zip(self.spmd.results, self.results, strict=True)]
@@ -227,16 +264,20 @@ class _Read:
         kept = [True] * len(self.results) + [leaf.value in versions for leaf in caches]
         with np.load(file) as found:
             arrays = [found[f"arr_{i}"] for i in range(len(found.files))]
-        values, errors, others, whole = self.program.table(), [0.0], [0.0], []
-        for (ours, its), actual in zip(pairs, [a for a, k in zip(arrays, kept, strict=True) if k], strict=True):
-            actual = true_part(self.program, self.sizes, its, actual)
-            same = true_part(self.program, self.sizes, its, self.on_chips[ours])
-            if values[its].dtype in INTEGERS:
-                whole.append(float(np.mean(actual != self.expected[its])))
-                continue
-            errors.append(_difference(actual, self.expected[its]))
-            others.append(_difference(actual, same))
-        return Differences(max(errors), max(others), max(whole, default=None))
+        true = partial(true_part, self.program, self.sizes)
+        left = [array for array, keep in zip(arrays, kept, strict=True) if keep]
+        return [
+            (its, true(its, actual), true(its, self.on_chips[ours]))
+            for (ours, its), actual in zip(pairs, left, strict=True)
+        ]
+
+    def _rounded(self, file: Path) -> dict[str, Rounded]:
+        """The codes that a run appended to caches, by what was appended."""
+        values, true = self.program.table(), self.program.true_sizes(self.sizes)
+        left = {its: actual for its, actual, _ in self._found(file)}
+        made = rounded_caches(self.program)
+        codes = {new: appended(self.program, op, left[op.result], true, self.ends) for new, op in made.items()}
+        return {new: Rounded(each, slack_of(values[new].dtype)) for new, each in codes.items() if each is not None}
 
 
 def _difference(actual: Array, expected: Array) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...ir.dataflow import ops
 from ...ir.dtype import Dtype
-from ...ir.expr import operands
+from ...ir.expr import Call, Const, Expr, Rotate, operands
 from ...ir.program import (
     Append,
     Choose,
@@ -84,15 +84,18 @@ def run_reference(
     contexts: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
     finite: Watch | None = None,
+    rounded: Mapping[str, Rounded] | None = None,
 ) -> dict[str, Array]:
     """The program's results by name, and every version of a cache that an append makes.
 
     `stored` is as random_stored makes it. A cache version in a repeat has one leading dim for each
     repeat around it. Repeats run as often as the program says. `contexts`: how many places are filled,
     with this step's entries, along the dims of which not all are. `watch`: values that no repeat
-    makes, returned beside the results. `finite` sees what every op makes. Rows that a table lacks are zeros.
+    makes, returned beside the results. `finite` sees what every op makes. Rows that a table lacks are zeros. `rounded`:
+    by the names of results of maps, how another run rounded these.
     """
-    run = _Run(program.table(), sizes, stored, contexts or {}, finite or Watch())
+    given = {name: (iter(one.codes), one.slack) for name, one in (rounded or {}).items()}
+    run = _Run(program.table(), sizes, stored, contexts or {}, finite or Watch(), given)
     with np.errstate(all="ignore"):
         env = run.region(program.body, {}, ())
     results = {name: env[name] for name in (*program.results, *watch)}
@@ -105,6 +108,15 @@ def run_reference(
     return results
 
 
+@dataclass(frozen=True)
+class Rounded:
+    """What another run rounded to integers: `codes`, of one execution after the other. Of two that a number lies
+    between it may have either, where that is no farther than `slack` from the middle."""
+
+    codes: Sequence[Array]
+    slack: float
+
+
 @dataclass
 class _Run:
     values: Mapping[str, Value]
@@ -112,6 +124,7 @@ class _Run:
     stored: Mapping[str, Array]
     contexts: Mapping[str, int]
     finite: Watch
+    rounded: Mapping[str, tuple[Iterator[Array], float]] = field(default_factory=dict)
     versions: dict[str, list[Array]] = field(default_factory=dict)  # by append, in order of execution
 
     def region(self, region: Region[Op], env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
@@ -159,7 +172,12 @@ class _Run:
                         terms += [read[n], [known.index(i) for i in each]]
                 return np.asarray(np.einsum(*terms, [known.index(i) for i in output], optimize=True))
             case Map(_, expr):
-                return evaluate(expr, {name: aligned(name) for name in operands(expr)}, frame)
+                read = {name: aligned(name) for name in operands(expr)}
+                made = evaluate(expr, read, frame)
+                if op.result in self.rounded:
+                    codes, slack = self.rounded[op.result]
+                    made = as_rounded(expr, read, frame, made, next(codes), slack)
+                return made
             case Sum(_, names, coefficients):
                 scaled = [c * aligned(n) for c, n in zip(coefficients, names, strict=True)]
                 return frame.spread(np.sum(np.broadcast_arrays(*scaled), axis=0))
@@ -228,3 +246,23 @@ class _Run:
         before = np.take(cache, np.arange(end - entries.shape[axis]), axis=axis)
         beyond = np.take(cache, np.arange(end, cache.shape[axis]), axis=axis)
         return np.concatenate([before, entries, beyond], axis=axis)
+
+
+def as_rounded(expr: Expr, read: Mapping[str, Array], frame: Frame, made: Array, codes: Array, slack: float) -> Array:
+    """What an expression that rounds is, with the other code of two that lie `slack` from halfway, where `codes` has
+    that."""
+    either = [evaluate(_shifted(expr, by), read, frame) for by in (-slack, slack)]
+    return np.where((codes == either[0]) | (codes == either[1]), codes, made)
+
+
+def _shifted(expr: Expr, by: float) -> Expr:
+    """The expression with what it rounds down larger by a number."""
+    match expr:
+        case Call("floor", (argument,)):
+            return Call("floor", (Call("add", (argument, Const(by))),))
+        case Call(function, arguments):
+            return Call(function, tuple(_shifted(a, by) for a in arguments))
+        case Rotate(inner, dim):
+            return Rotate(_shifted(inner, by), dim)
+        case _:
+            return expr

@@ -33,6 +33,7 @@ from .jax_attention import small_blocks
 from .jax_build import mesh_and_build_text, unrolls
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
+from .jax_main import main_text
 from .jax_order import by_rows_text, in_memory_order, orders_of, reordered
 from .jax_packed import Packed, packed
 from .jax_streams import STREAMED_LOAD, Streams
@@ -46,10 +47,6 @@ RUNTIME, SCORES_RUNTIME, KERNEL_RUNTIME, ROWS_RUNTIME, EXPERT_RUNTIME, STREAMS_R
     for name in ("", "scores_", "kernel_", "rows_", "expert_", "streams_")
 ]
 CHECKPOINTS = Path(checkpoint_files.__file__), Path(packed_tensors.__file__), Path(parameter_parts.__file__)
-# Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
-# rounding takes these farther than that from what they were exactly, as over many layers of many norms, twice as far as
-# that, which is not more than the second.
-TOLERANCE, MOST_ROUNDED = 1e-5, 3e-5
 LEAST_SHOWN_US = 0.05
 TRITON = ["", "try:", "    from jax.experimental.pallas import triton", "except ImportError:", "    triton = None"]
 
@@ -107,7 +104,7 @@ def emit_jax(
     divided = [streams.divided()] if streams.tensors else []
     tables = by_rows_text(spmd, names) if tpu else []
     load = [] if made is None else _load(names, made, streams, bool(tables))
-    beside = [*functions, *divided, *load[-1:], _main(spmd, names, weights is not None, rows.limited, streams)]
+    beside = [*functions, *divided, *load[-1:], main_text(spmd, names, weights is not None, rows.limited, streams)]
     used = _used(helpers, "\n".join(beside if streams.tensors else functions))
     first = [helper for helper in used if helper.startswith("class Streamed(")]
     parts = [
@@ -121,7 +118,7 @@ def emit_jax(
         mesh_and_build_text(spmd, names, step, apart, kernels="_in_kernel(" in "\n".join(body)),
         *tables,
         *load,
-        _main(spmd, names, weights is not None, rows.limited, streams),
+        main_text(spmd, names, weights is not None, rows.limited, streams),
     ]
     text = "\n\n\n".join(parts)
     return f"{_header(spmd, cost, rows, [dim for dim, _ in program.padding])}\n\n{_imports(text)}\n\n\n{text}\n"
@@ -401,76 +398,3 @@ def _load(names: Names, weights: WeightMap, streams: Streams, by_rows: bool) -> 
         load = load.replace("    return jax.tree.map(placed,", "    made = jax.tree.map(placed,")
         load += f"\n    return jax.device_put(made, by_rows({places}))"
     return ["\n".join(lines), *_used(_helpers(*CHECKPOINTS), load), load]
-
-
-def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: Streams) -> str:
-    results = f"actual, {'caches, ' if names.of(Kind.CACHE) else ''}_" if limited else "actual"
-    both = "\n    actual = actual, caches" if limited and names.of(Kind.CACHE) else ""
-    filled = "".join(f", jnp.int32(SMALL.{names.fields[d]})" for d in names.contexts)
-    arrays = f"(*tensors(SMALL, draw){filled})" if filled else "tensors(SMALL, draw)"
-    given = "arrays"
-    places = "jax.tree.map(partial(NamedSharding, mesh), SPECS)"
-    if streams.tensors:
-        given, places, both = "divided(SMALL, *arrays)", "places(mesh, SPECS)", f"{both}\n    actual = whole(actual)"
-    return f'''def main() -> int:
-    """Compare a step with the unsharded program, at small sizes in float32, on CPU devices made for that."""
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", {spmd.mesh.chips})
-    rng = np.random.default_rng(0)
-
-    def draw(shape, dtype, terms=1):
-        if jnp.issubdtype(dtype, jnp.integer):
-            return rng.integers(0, min(terms, 7) if dtype != jnp.int32 else terms, shape).astype(dtype)
-        return (rng.standard_normal(shape) / terms**0.5).astype(dtype)
-
-    def difference(a, b):
-        a, b = np.asarray(a, float), np.asarray(b, float)
-        apart = np.abs(np.subtract(a, b, where=(a != b) & ~(np.isnan(a) & np.isnan(b)), out=np.zeros_like(a)))
-        return apart.max() / (np.abs(b[np.isfinite(b)]).max(initial=0) or 1)
-
-    arrays = {arrays}
-    near = jax.tree.map(lambda a: np.nextafter(a, draw(a.shape, a.dtype)) if a.dtype == np.float32 else a, arrays)
-    expected, other = (unsharded := jax.jit(partial(dense, SMALL)))(*arrays), unsharded(*near)
-    mesh = make_mesh()
-    {results} = build(mesh, SMALL)(*jax.device_put({given}, {places})){both}
-    worst, rounding = (np.max(jax.tree.leaves(jax.tree.map(difference, a, expected))) for a in (actual, other))
-    print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
-    return 0 if worst <= max({TOLERANCE}, 2 * min(rounding, {MOST_ROUNDED})) else 1
-
-{_run_loaded(spmd, names, streams) if loads else ""}
-if __name__ == "__main__":
-    raise SystemExit({'run(sys.argv[2]) if sys.argv[1:2] == ["--checkpoint"] else ' if loads else ""}main())'''
-
-
-def _run_loaded(spmd: SpmdProgram, names: Names, streams: Streams) -> str:
-    """The function that runs a step with the weights of a checkpoint."""
-    trees = [name for name in names.arguments if name not in names.contexts.values()]
-    made = ", ".join("params" if name == "params" else f"empty[{at}]" for at, name in enumerate(trees))
-    filled = "".join(f", jnp.int32(FULL.{names.fields[d]})" for d in names.contexts)
-    forms = "tensors(FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))"
-    where, place, there = "spec", "NamedSharding(mesh, spec)", "SPECS"
-    if streams.tensors:
-        forms = f"jax.eval_shape(partial(divided, FULL), *{forms})"
-        where, place, there = "place", "place", "places(mesh, SPECS)"
-    return f'''
-def run(checkpoint: str) -> int:
-    """Load a checkpoint onto the devices at hand, and run a step with it, on zeros."""
-    mesh = make_mesh()
-    try:
-        params = load(checkpoint, mesh, tell=lambda name: print(f"loaded {{name}}", file=sys.stderr))
-    except KeyError as error:
-        raise SystemExit(f"error: `{{checkpoint}}` has no tensor `{{error.args[0]}}`.") from None
-    except (OSError, ValueError) as error:
-        where, what = getattr(error, "filename", None) or checkpoint, getattr(error, "strerror", None) or error
-        raise SystemExit(f"error: `{{where}}` cannot be read: {{what}}.") from None
-    every = {forms}
-
-    def zeros(form, {where}):
-        return jax.device_put(np.zeros(form.shape, form.dtype), {place})
-
-    empty = [None if at == 0 else jax.tree.map(zeros, forms, {there}[at]) for at, forms in enumerate(every)]
-    out = build(mesh)({made}{filled})
-    print(jax.tree.map(lambda a: (a.shape, str(a.dtype)), out))
-    return 0
-
-'''

@@ -26,9 +26,10 @@ from ...ir.program import Kind, Program, walk
 from ...ir.spmd import Compute, SpmdProgram
 from ..emit.jax_build import OLDEST
 from ..emit.jax_function import contexts_of
+from ..emit.jax_main import MOST_ROUNDED, TOLERANCE
 from ..emit.jax_order import in_memory_order
 from ..emit.jax_packed import packed
-from ..emit.jax_source import MOST_ROUNDED, TOLERANCE, emit_jax
+from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..plan.compiled import CompiledPhase
 from ..simulate.check import incomparable, largest_difference, refuse_large

@@ -172,12 +172,12 @@ class _Run:
                         terms += [read[n], [known.index(i) for i in each]]
                 return np.asarray(np.einsum(*terms, [known.index(i) for i in output], optimize=True))
             case Map(_, expr):
-                read = {name: aligned(name) for name in operands(expr)}
-                made = evaluate(expr, read, frame)
-                if op.result in self.rounded:
-                    codes, slack = self.rounded[op.result]
-                    made = as_rounded(expr, read, frame, made, next(codes), slack)
-                return made
+                given = {name: aligned(name) for name in operands(expr)}
+                made = evaluate(expr, given, frame)
+                if op.result not in self.rounded:
+                    return made
+                another, slack = self.rounded[op.result]
+                return as_rounded(expr, given, frame, made, next(another), slack)
             case Sum(_, names, coefficients):
                 scaled = [c * aligned(n) for c, n in zip(coefficients, names, strict=True)]
                 return frame.spread(np.sum(np.broadcast_arrays(*scaled), axis=0))

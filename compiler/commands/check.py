@@ -49,19 +49,8 @@ class Backend(StrEnum):
 
 
 OF_PLAN = (  # what only plans have, by the command's parameters
-    *(
-        "hardware",
-        "datasheet",
-        "network",
-        "engine",
-        "any_shape",
-        "hbm_fraction",
-        "overlap",
-        "parts",
-        "offload",
-        "ahead",
-    ),
-    *("stages", "capacity", "skew"),
+    *("hardware", "datasheet", "network", "engine", "any_shape", "hbm_fraction", "overlap", "parts", "offload"),
+    *("ahead", "stages", "capacity", "skew"),
 )
 OF_MODEL = (  # what a sharded program has settled
     *("phase", "set_", "pin", "pad", "weights", "caches", "any_shape", "hbm_fraction", "overlap", "parts", "offload"),

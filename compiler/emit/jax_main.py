@@ -19,6 +19,11 @@ TOLERANCE, MOST_ROUNDED = 1e-5, 3e-5
 # How often numbers are drawn at most, where a choice or a code hangs on rounding: it does where numbers on either side,
 # so many times as far as the next ones, have other results.
 MOST_DRAWN, BESIDE = 5, (-16, 16)
+# What draws an array in a module's `main`, by its `rng`, of which sums have so many terms.
+DRAW = """    def draw(shape, dtype, terms=1):
+        if jnp.issubdtype(dtype, jnp.integer):
+            return rng.integers(0, min(terms, 7) if dtype != jnp.int32 else terms, shape).astype(dtype)
+        return (rng.standard_normal(shape) / terms**0.5).astype(dtype)"""
 
 
 def main_text(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: Streams) -> str:
@@ -39,10 +44,7 @@ def main_text(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, strea
     jax.config.update("jax_num_cpu_devices", {spmd.mesh.chips})
     rng = np.random.default_rng(0)
 
-    def draw(shape, dtype, terms=1):
-        if jnp.issubdtype(dtype, jnp.integer):
-            return rng.integers(0, min(terms, 7) if dtype != jnp.int32 else terms, shape).astype(dtype)
-        return (rng.standard_normal(shape) / terms**0.5).astype(dtype)
+{DRAW}
 
     def difference(a, b):
         a, b = np.asarray(a, float), np.asarray(b, float)

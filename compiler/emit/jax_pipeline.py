@@ -14,6 +14,7 @@ from ...ir.inert import docstring, literal
 from ...ir.program import Kind
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
+from .jax_main import DRAW
 from .jax_source import step_names
 
 
@@ -44,6 +45,7 @@ def emit_pipeline(model: str, stages: Sequence[StageModule]) -> str:
     listed = ", ".join(f"stage_{n}" for n in range(1, len(stages) + 1))
     return TEXT.format(
         said=said,
+        draw=DRAW,
         imports="\n".join(imports),
         stages=listed,
         takes=_rows(takes),
@@ -154,10 +156,7 @@ def main() -> int:
     jax.config.update("jax_num_cpu_devices", {ways} * {chips})
     rng = np.random.default_rng(0)
 
-    def draw(shape, dtype, terms=1):
-        if jnp.issubdtype(dtype, jnp.integer):
-            return rng.integers(0, min(terms, 7) if dtype != jnp.int32 else terms, shape).astype(dtype)
-        return (rng.standard_normal(shape) / terms**0.5).astype(dtype)
+{draw}
 
     def difference(a, b):
         a, b = np.asarray(a, float), np.asarray(b, float)

@@ -61,3 +61,8 @@ def test_no_axes_are_split_in_parts_in_stages(command: str) -> None:
 def test_options_of_plans_are_refused_where_none_is_checked(option: tuple[str, ...]) -> None:
     found = invoke("check", *option)
     assert found.exit_code == 1 and f"`{option[0]}` is of a plan." in found.stderr
+
+
+def test_a_plan_is_checked_within_the_memory_that_it_may_take() -> None:
+    found = invoke("check", *H100, "2x4", "--hbm-fraction", "0.004", "--backend", "jax")
+    assert found.exit_code == 1 and "216.9 MB more than the 320 MB" in found.stderr

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from .expr import Call, Const, Context, Expr, Operand, Rotate, Size
 
 NAN, INF = math.nan, math.inf
+OF_NAN = ("equal", "less_equal", "power")  # functions that may be a number where an argument is NaN
 
 
 def folded(expr: Expr, numbers: Mapping[str, float]) -> float | None:
@@ -22,14 +23,44 @@ def folded(expr: Expr, numbers: Mapping[str, float]) -> float | None:
             return None
         case Rotate(inner, _):
             found = folded(inner, numbers)
-            return found if found == 0 else None if found is None or math.isfinite(found) else NAN
+            return found if found is None or found == 0 else NAN  # of a number it may be either sign, and a root none
         case Call("where", (condition, *branches)):
             kept, found_each = folded(condition, numbers), [folded(each, numbers) for each in branches]
+            if kept is not None and math.isnan(kept) and not _is_exact(condition, numbers):
+                return found_each[0] if found_each[0] == found_each[1] else NAN
             if kept is None:
                 return found_each[0] if found_each[0] == found_each[1] else None
             return found_each[0] if kept != 0 else found_each[1]
         case Call(function, arguments):
-            return _call(function, [folded(each, numbers) for each in arguments])
+            every = [folded(one, numbers) for one in arguments]
+            known = [number for number in every if number is not None]
+            if function in OF_NAN and any(map(math.isnan, known)) and _is_exact(expr, numbers):
+                return _applied(function, known)
+            result = _call(function, every)
+            # Of a 0 whose sign is not known it is infinite of either sign.
+            unsure = result is not None and math.isinf(result) and not _is_exact(expr, numbers)
+            return NAN if unsure else result
+
+
+def _is_exact(expr: Expr, numbers: Mapping[str, float]) -> bool:
+    """Whether all that an expression is made of is known: then NaN is NaN, and nothing infinite."""
+    match expr:
+        case Const():
+            return True
+        case Operand(name):
+            return name in numbers
+        case Call(_, arguments):
+            return all(_is_exact(each, numbers) for each in arguments)
+    return False  # what is turned may have either sign
+
+
+def _applied(function: str, arguments: list[float]) -> float:
+    try:
+        return _APPLY[function](*arguments)
+    except OverflowError:
+        return INF
+    except (ValueError, ZeroDivisionError):
+        return NAN
 
 
 def _call(function: str, found: list[float | None]) -> float | None:
@@ -37,12 +68,7 @@ def _call(function: str, found: list[float | None]) -> float | None:
     if any(math.isnan(number) for number in known):
         return NAN
     if len(known) == len(found):
-        try:
-            return _APPLY[function](*known)
-        except OverflowError:
-            return INF
-        except (ValueError, ZeroDivisionError):
-            return NAN
+        return _applied(function, known)
     match function, found:
         case ("multiply", _) if 0 in known:
             return 0.0

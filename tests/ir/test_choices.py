@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from escc.compiler.plan.pipeline import parse
@@ -230,6 +230,16 @@ def test_what_vanishes_is_nought_whatever_the_others_are(expr: Expr, seed: int) 
 KNOWN_LEAVES = st.sampled_from([*map(Operand, ZEROS), *map(Const, (0.0, 1.0, -2.0, 0.5, 3.0))])
 
 
+NOUGHT = Operand("z")
+NAN = Call("divide", (NOUGHT, NOUGHT))
+
+
+@example(Call("equal", (NOUGHT, NAN)))  # which is 0, as nothing equals NaN
+@example(Call("equal", (Const(1.0), Call("power", (NAN, NOUGHT)))))
+@example(Call("less_equal", (NAN, NOUGHT)))
+@example(Call("where", (Call("add", (Const(1.0), Rotate(Const(1.0), "D"))), NOUGHT, Const(1.0))))
+@example(Call("exp", (Call("divide", (Const(-2.0), Rotate(NOUGHT, "D"))),)))
+@example(Call("multiply", (NOUGHT, Call("log", (Rotate(Const(1.0), "D"),)))))
 @settings(max_examples=60, deadline=None)
 @given(st.recursive(KNOWN_LEAVES, grown, max_leaves=6))
 def test_what_is_made_of_noughts_and_numbers_alone_vanishes_where_it_is_nought(expr: Expr) -> None:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ..layouts.space import Array
 
 Floats = NDArray[np.float64]
-ROUNDING = 1e-14  # of the terms of a sum, what it may be wrong by: some times what doubles keep
 PIECES = 1e6  # in which prices are counted, and each in as many: a plan is told from one that costs 1e-9 less
 
 
@@ -97,10 +96,7 @@ def shifted(model: Model, worth: Floats) -> tuple[Model, float]:
     sign = np.where(worth[loose] > 0, -1.0, 1.0)
     coefficient = np.concatenate([model.coefficient, sign])
     cost = np.concatenate([model.cost, np.zeros(len(loose))])
-    taken = coefficient * worth[row]
-    terms = np.abs(cost) + np.bincount(column, weights=np.abs(taken), minlength=len(cost))
-    cost -= np.bincount(column, weights=taken, minlength=len(cost))
-    cost[np.abs(cost) <= ROUNDING * terms] = 0.0  # what is no price is no reason for a simplex to make a step
+    cost -= np.bincount(column, weights=coefficient * worth[row], minlength=len(cost))
     tight = worth != 0
     more = Model(
         cost,

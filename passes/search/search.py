@@ -52,7 +52,7 @@ def search(
     if below < math.inf and copies.bound >= below:
         raise Cutoff(copies.bound)
     settled = is_proven(problem, copies) or problem.columns > MOST_COLUMNS
-    if settled and (limits is None or _fits(copies, limits)):
+    if settled and (limits is None or limits.fits(copies)):
         if copies.price >= below:
             raise Cutoff(copies.bound)
         return copies
@@ -149,11 +149,11 @@ def _proven(
     found = prover.prove(ascent, known.at_most(below), most_columns)
     if found.price >= below and (limits is None or found.bound >= below):
         raise Cutoff(found.bound)
-    if found.price >= below or (limits is not None and not _fits(found, limits)):
+    if found.price >= below or (limits is not None and not limits.fits(found)):
         assert limits is not None, "without limits a plan is found, or none is cheap enough"
         return _Proven(found, False)
     plain = prover.plainest(ascent, found)
-    return _Proven(plain if limits is None or _fits(plain, limits) else found, True)
+    return _Proven(plain if limits is None or limits.fits(plain) else found, True)
 
 
 def _begun(
@@ -268,8 +268,3 @@ def _refute(ascent: DualAscent, below: float) -> None:
         before, bound = bound, ascent.bound()
         if bound + (bound - before) * left < below:  # it rises less with each
             return
-
-
-def _fits(plan: Candidate, limits: Limits | JointLimits) -> bool:
-    """Whether a plan keeps to the limits, if need be with its projections apart."""
-    return limits.fits(plan, apart=False) or limits.fits(plan)

@@ -150,6 +150,33 @@ def test_projections_run_apart_where_together_they_hold_too_much() -> None:
     assert (apart, less) == (0, most - 4096 * 2048 * 2 + 4096 * 2)
 
 
+# Side by side the projections leave `n` behind before `h` is made.
+EARLIER = """
+dim B = 4096, E = 512, F = 8, H = 512
+param V, W: bf16[E,F]
+param Z: bf16[F,H]
+main(x: bf16[B,E]) {
+  n = relu(x)
+  u[B,F] = n[B,E] * V[E,F]
+  h[B,H] = u[B,F] * Z[F,H]
+  r = max(h, over=H)
+  w[B,F] = n[B,E] * W[E,F]
+  return r, w
+}
+"""
+
+
+def test_steps_keep_their_order_in_what_is_held_as_in_what_is_proven() -> None:
+    program, mesh = expanded(EARLIER), Mesh.parse("1")
+    (spmd,) = insert(choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=math.inf)))
+    assert [s.item.result for s in walk(spmd.body) if isinstance(s.item, Compute)][:3] == ["n", "u", "w"]
+    together = float(memory(spmd).total_bytes)
+    with pytest.raises(InputError, match="No plan keeps to"):
+        choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=together))
+    apart = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=together + 4096 * (512 - 8) * 2))
+    assert apart.phases[0].gap <= 1e-9
+
+
 def test_least_memory_keeps_to_the_capacity_as_well() -> None:
     text = "dim B = 1024, E = 512, F = 512\nparam W: bf16[E,F]\nmain(x: bf16[B,E]) { y[B,F] = x[B,E] * W[E,F]\n"
     program, mesh = expanded(text + "z = relu(y)\n return z }"), Mesh.parse("2x2")

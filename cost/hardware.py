@@ -24,7 +24,7 @@ from ..ir.dtype import Dtype
 from ..ir.text.read import read_source
 from .elementwise import larger, root_of_squares
 from .hardware_file import ENGINE, HARDWARE, Tables, file_text, place_of, read_slices, read_tables
-from .ops import Work
+from .ops import FP8_KERNELS, Work
 
 BORROWED_ERROR = 0.25  # of log(predicted / measured), for a chip with the shares of another
 LANES = 128  # of a tile in a TPU's memory, whatever the type
@@ -293,11 +293,16 @@ class Hardware:
 
     def peak(self, dtype: Dtype = Dtype.BF16) -> float:
         """The flops a second that are reached in the arithmetic of a type; that of bf16 where the chip has no other."""
-        found = self.calibrated
-        narrow = {Dtype.FP8: self.peak_fp8_flops_per_s, Dtype.FP4: self.peak_fp4_flops_per_s}.get(dtype)
+        found, narrow = self.calibrated, self.narrow_peaks.get(dtype)
         if narrow is not None:
             return narrow * (found.compute_efficiency if found.fp8_efficiency is None else found.fp8_efficiency)
         return self.peak_flops_per_s * found.compute_efficiency
+
+    @property
+    def narrow_peaks(self) -> dict[Dtype, float]:
+        """The peaks of the arithmetic in types of fewer bits than bf16 that the chip has, in flop/s."""
+        peaks = {Dtype.FP8: self.peak_fp8_flops_per_s, Dtype.FP4: self.peak_fp4_flops_per_s}
+        return {dtype: peak for dtype, peak in peaks.items() if peak is not None}
 
     def compute_s(self, flops: Any, dtype: Dtype = Dtype.BF16) -> Any:
         """Seconds of arithmetic."""
@@ -320,7 +325,13 @@ class Hardware:
     def launch_s(self, work: Work) -> float:
         """Seconds of an op beside its work: the kernel that starts with it, and what the engine takes."""
         engine_s = 0.0 if self.engine is None else work.layers * self.engine.layer_s + work.steps * self.engine.step_s
-        return work.kernels * self.calibrated.kernel_s + engine_s
+        return self.kernels_s(work) + engine_s
+
+    def kernels_s(self, work: Work) -> float:
+        """Seconds in which the kernels of an op start: of one that is done in fewer bits also that which brings an
+        operand to these."""
+        kernels = work.kernels * (FP8_KERNELS if work.dtype in self.narrow_peaks else 1)
+        return kernels * self.calibrated.kernel_s
 
     def work_s(self, work: Work) -> Any:
         """Seconds of an op on one chip; numbers, arrays or symbols."""

@@ -11,10 +11,10 @@ is quicker than any network.
 
 Kernels are found from the ops alone, in whatever order they stand and whatever they are called, and moved copies count
 as what they are copies of: so the search and the sharded program see the same ones. The first op of a kernel begins it,
-of those in fp8 where it has some, since it then takes the launches of a matmul in fp8. What several ops of a kernel
-read is counted once, in the copy that the largest of them reads: it has most arithmetic for the read to go on beside.
-That others may read it in another layout, as a kernel of their own, is not counted: the search prices each op by
-itself.
+of those in fp8 or fp4 where it has some, since it then takes the launches of a matmul in that. What several ops of a
+kernel read is counted once, in the copy that the largest of them reads: it has most arithmetic for the read to go on
+beside. That others may read it in another layout, as a kernel of their own, is not counted: the search prices each op
+by itself.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
                 dims = {dim for name in (op.result, *names[op.result]) for dim in plain[name].dims}
                 size, original = prod(sizes[dim] for dim in dims), with_operands(op, copies)
                 sig, done_in = signature(original, plain), arithmetic(op, plain)
-                nodes.append(_Node(original, sig, around, placed.times, size, done_in is Dtype.FP8))
+                nodes.append(_Node(original, sig, around, placed.times, size, done_in is not Dtype.BF16))
     ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
     found = _Kernels(ordered, stored, frozenset(handed_on)).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
@@ -112,14 +112,14 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
 @dataclass(frozen=True)
 class _Node:
     """An op that reads originals; `region`: the repeats around it; `times`: how often it runs; `size`: the places of
-    all its dims; `fp8`: whether it is done in that type."""
+    all its dims; `narrow`: whether it is done in fewer bits than bf16, where the chip can."""
 
     op: Op
     signature: Signature
     region: tuple[tuple[str, ...], ...]
     times: int
     size: int
-    fp8: bool
+    narrow: bool
 
     @property
     def role(self) -> Role:
@@ -177,7 +177,7 @@ class _Kernels:
 
     def _begins(self) -> dict[int, int]:
         """The op that begins each kernel."""
-        last_first = sorted(set(range(len(self.nodes))) - self.constant, key=lambda n: (self.nodes[n].fp8, -n))
+        last_first = sorted(set(range(len(self.nodes))) - self.constant, key=lambda n: (self.nodes[n].narrow, -n))
         return {self._kernel(n): n for n in last_first}
 
     def _largest(self) -> dict[tuple[int, str], int]:

@@ -96,8 +96,8 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
         hops_s += gathered * (ways - 1) * network.hop_s(stage.axis)
         gathered *= ways
     rounds = gathered - 1
-    kernel_s = network.hardware.calibrated.kernel_s
-    kernels_s = (halves * gathered - 1) * kernel_s * sum(alone.works[step.result].kernels for step in loop.ops)
+    once_s = sum(network.hardware.kernels_s(alone.works[step.result]) for step in loop.ops)
+    kernels_s = (halves * gathered - 1) * once_s
     return LoopCost(
         results=tuple(step.result for step in loop.steps),
         times=times,

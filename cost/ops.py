@@ -26,7 +26,8 @@ Local = Callable[[str], Any]  # the local size of an index: a number, an array o
 @dataclass(frozen=True)
 class Work:
     """What one chip does for an op: `flops` in the arithmetic of `dtype`, and `hbm_bytes` read or written,
-    `cache_bytes` of them read from caches by attention. `kernels`, `layers`, `steps`: see `Launch`."""
+    `cache_bytes` of them read from caches by attention. `kernels`, `layers`, `steps`: see `Launch`, of one done in
+    bf16."""
 
     flops: Any
     hbm_bytes: Any
@@ -37,7 +38,7 @@ class Work:
     steps: float = 0.0
 
 
-FP8_KERNELS = 2  # of a matmul in fp8: one before it brings its operand to that type
+FP8_KERNELS = 2  # of a matmul in fp8, or in fp4: one before it brings its operand to that type
 
 
 def work(
@@ -75,9 +76,7 @@ def work(
             written = _bytes(signature.uses[1].indices, values[cache], local, whole)
     read = {use: size * load if values[use.value].chosen else size for use, size in read.items()}
     moved = sum(read.values(), start=written * load if values[op.result].chosen else written)
-    dtype = arithmetic(op, values)
-    kernels = launch.kernels * (FP8_KERNELS if dtype is Dtype.FP8 else 1)
-    return Work(done, moved, caches, dtype, kernels, launch.layers, launch.steps)
+    return Work(done, moved, caches, arithmetic(op, values), launch.kernels, launch.layers, launch.steps)
 
 
 def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:
@@ -195,15 +194,22 @@ def model_flops(program: Program, phase: str) -> int:
     For a Transformer these are 2 N for each token, N being its parameters without its tables: what is
     looked up counts no arithmetic, and attention to earlier tokens is not counted.
     """
+    return sum(model_flops_by_type(program, phase).values())
+
+
+def model_flops_by_type(program: Program, phase: str) -> dict[Dtype, int]:
+    """The same by the type in which they are done where a chip has it (see `arithmetic`)."""
     values = program.table()
     sizes = program.true_sizes(dict(program.phase(phase).sizes))
     parameters: set[str] = set()
-    total = 0
+    found: dict[Dtype, int] = {}
     for placed in walk(program.body):
         match placed.item:
             case Stored(name, Kind.PARAM):
                 parameters.add(name)
             case Einsum(_, names, _, _) as op if parameters & set(names):
                 done = flops(op, signature(op, values), values, sizes.__getitem__)
-                total += placed.times * int(done * kept_share(chosen_of(op, values), lambda d: Fraction(sizes[d])))
-    return total
+                once = int(done * kept_share(chosen_of(op, values), lambda d: Fraction(sizes[d])))
+                dtype = arithmetic(op, values)
+                found[dtype] = found.get(dtype, 0) + placed.times * once
+    return found

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, fsum, prod
 
-from ..ir.program import Append, Kind, Program, Stored, walk
+from ..ir.dtype import INTEGERS
+from ..ir.program import Append, Kind, Program, Stored, stored_in, walk
 from ..ir.spmd import SpmdProgram
 from .estimate import Estimate, OpCost
 from .hardware import Hardware, Rule
 from .memory import memory
 from .network import Network
-from .ops import model_flops
+from .ops import model_flops_by_type
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,10 @@ def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware:
 
 def utilisation(program: Program, phase: str, seconds: float, chips: int, hardware: Hardware) -> float | None:
     """The flops that the model's parameters need in a step, unpadded, over those that the chips could do in the
-    time; None where it takes no time."""
-    possible = seconds * chips * hardware.peak_flops_per_s
-    return model_flops(program, phase) / possible if possible else None
+    time, those in fp8 or fp4 where they have arithmetic in these; None where it takes no time."""
+    peaks, done = hardware.narrow_peaks, model_flops_by_type(program, phase)
+    least_s = fsum(flops / peaks.get(dtype, hardware.peak_flops_per_s) for dtype, flops in done.items()) / chips
+    return least_s / seconds if seconds else None
 
 
 def tokens(program: Program, phase: str) -> int:
@@ -186,19 +188,27 @@ def tokens(program: Program, phase: str) -> int:
 
 
 def token_dims(program: Program) -> tuple[str, ...]:
-    """The dims that count tokens: those of the program's inputs that no parameter has and no cache grows along."""
+    """The dims that count tokens: those of the first input with one that no parameter has and no cache grows along, and
+    such of any input as caches are appended along. Other inputs, as a mask or what is attended to, have dims of their
+    own, or the same again. Where there are no parameters the last of several dims of numbers in floating point is that
+    of features."""
     values = program.table()
-    found: dict[str, None] = {}
-    other: set[str] = set()
+    inputs: list[tuple[str, ...]] = []
+    appended, other = dict[str, None](), set[str]()
+    plain = not stored_in(program.body, Kind.PARAM)
     for item in (placed.item for placed in walk(program.body)):
         match item:
             case Stored(name, Kind.INPUT):
-                found |= dict.fromkeys(values[name].dims)
+                dims, dtype = values[name].dims, values[name].dtype
+                inputs.append(dims[:-1] if plain and len(dims) > 1 and dtype not in INTEGERS else dims)
             case Stored(name, Kind.PARAM):
                 other |= set(values[name].dims)
-            case Append(_, _, _, _, target, context):
+            case Append(_, _, _, source, target, context):
+                appended[source] = None
                 other |= {target, context or target}
-    return tuple(dim for dim in found if dim not in other)
+    counted = [[dim for dim in dims if dim not in other] for dims in inputs]
+    first = next((dims for dims in counted if dims), [])
+    return tuple(dict.fromkeys([*first, *(dim for dim in appended if any(dim in dims for dims in counted))]))
 
 
 def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:

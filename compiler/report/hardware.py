@@ -97,7 +97,9 @@ def _calibrated(chip: Hardware) -> Iterator[Row]:
     tokens = (round(chip.compute_bound_tokens(bits / 8)) for bits in (16, 8, 4))
     yield (
         "matmuls",
-        "arithmetic binds from about {:,} tokens on; from {:,} with weights of 8 bits, {:,} of 4".format(*tokens),
+        "arithmetic in bf16 binds from about {:,} tokens on; from {:,} with weights in int8, {:,} in int4".format(
+            *tokens
+        ),
     )
     yield "collective", f"{_number(found.collective_latency_s * 1e6)} us whatever it carries (`--network links`)"
     if found.hop_latency_s is not None:

@@ -10,7 +10,8 @@ from ..plan.compiled import Compilation
 from ..plan.shapes import Shape
 from ..text.files import file_stem
 from ..text.late import late
-from .text import Detail, advice, report, together_text
+from .advice import advice
+from .text import Detail, report, together_text
 
 if TYPE_CHECKING:
     from ..hf_import.weight_map import WeightMap

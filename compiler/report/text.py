@@ -15,7 +15,6 @@ from ...cost.blocks import Block, blocks_of
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point
-from ...cost.predict import Resource
 from ...ir.dataflow import moves
 from ...ir.diagnostics import plural
 from ...ir.layout import format_layout
@@ -30,7 +29,6 @@ from ..simulate.check_report import ERROR_TOLERANCE, CheckReport
 from ..text.terminal import count_text, gap_text, share_text, table, time_text
 
 MOST_NAMED = 3  # of the values that are live at the worst point
-FEW_CHIPS = 4  # along an axis, of which no parts are proposed
 LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
 
 OBJECTIVES = {
@@ -277,39 +275,11 @@ def _takes(compiled: CompiledPhase) -> Iterator[str]:
         yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
 
 
-NEXT = {  # what makes a step quicker, or tokens cheaper, by what most of its time goes to
-    Resource.COMPUTE: "Compute binds: more chips, or fewer bits in arithmetic, make a step quicker.",
-    Resource.HBM: "The HBM binds: a larger batch reads the weights for more tokens, and int8 weights are half as many.",
-    Resource.NETWORK: "The network binds: `--overlap` hides collectives, and a larger batch or fewer chips send less.",
-    Resource.LATENCY: "Latency binds: fewer chips, or a larger batch, make fewer and larger collectives.",
-    Resource.LAUNCH: "Starting kernels, or the engine, binds: a larger batch does more in each step.",
-    Resource.HOST: "The host binds: a larger batch does more with each layer that comes, and int8 weights are half.",
-}
-
-
 def checked_text(compiled: Compilation) -> str:
     """What the runs of phases showed, where there were any, for what is written without a word of it."""
     return "\n".join(
         f"phase {one.phase}\n" + "\n".join(_checked(one.checked)) for one in compiled if one.checked is not None
     )
-
-
-def advice(compiled: Compilation) -> str:
-    """What to do next."""
-    lines = ["Next"]
-    bound = {one.phase: one.prediction.binds for one in compiled if one.prediction.tokens_per_s is not None}
-    for resource in dict.fromkeys(bound.values()):
-        phases = [phase for phase, binds in bound.items() if binds is resource]
-        named = f"{', '.join(phases)}: " if len(compiled) > 1 else ""
-        lines.append(f"  {named}{NEXT[resource]}")
-    plan = compiled[0].plan
-    long = [name for name in plan.mesh.divisible if plan.mesh.size(name) > FEW_CHIPS]
-    if long and not plan.parts and not any(one.estimate.fetches for one in compiled):
-        lines.append(f"  `--parts` also looks at layouts that split {long[0]} in parts, which takes longer to plan.")
-    lines.append("  `--program` prints the sharded program, `-o DIR` writes it, `--emit jax` is source that runs,")
-    run = "" if all(one.checked for one in compiled) else "`--check` runs it on virtual chips, "
-    lines.append(f"  {run}`escc explain` has its cost as formulas.")
-    return "\n".join(lines) + "\n"
 
 
 def _overlap(compiled: CompiledPhase) -> Iterator[str]:

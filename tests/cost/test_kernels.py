@@ -437,19 +437,25 @@ def test_names_and_order_change_no_charge() -> None:
     assert mixed > 10
 
 
-def test_a_kernel_with_a_matmul_in_fp8_takes_the_launches_of_one() -> None:
-    """Whichever of its ops comes first, by name or by size, on however many chips."""
+@pytest.mark.parametrize(
+    ("narrow", "peak"), [("fp8", {"peak_fp8_flops_per_s": 1e15}), ("fp4", {"peak_fp4_flops_per_s": 1e15})]
+)
+def test_a_kernel_with_a_matmul_in_fewer_bits_takes_the_launches_of_one(narrow: str, peak: dict[str, float]) -> None:
+    """Whichever of its ops comes first, by name or by size, on however many chips; where these have no arithmetic in it
+    it is one as in bf16."""
     text = """main(x: bf16[B,E]) {
-      param T: fp8[E,F] * f32[F]
+      param T: {2}[E,F] * f32[F]
       param V: bf16[E,F]
       {0}[B,F] = x[B,E] * T[E,F]
       {1}[B,F] = x[B,E] * V[E,F]
       return {0}, {1}
     }"""
-    programs = [read(text.replace("{0}", a).replace("{1}", b)) for a, b in ("ab", "ba")]
-    options = Options(replace(V4, calibrated=Calibrated(kernel_s=1.0)), capacity_bytes=inf)
-    plans = [compile_phase(one, "main", Mesh.parse(mesh), options) for mesh in "12" for one in programs]
-    assert [sum(op.launch_s for op in one.estimate.ops) for one in plans] == [FP8_KERNELS] * 4
+    programs = [read(text.replace("{0}", a).replace("{1}", b).replace("{2}", narrow)) for a, b in ("ab", "ba")]
+    chip = replace(V4, calibrated=Calibrated(kernel_s=1.0))
+    for has, kernels in (({}, 1), (peak, FP8_KERNELS)):
+        options = Options(replace(chip, **has), capacity_bytes=inf)
+        plans = [compile_phase(one, "main", Mesh.parse(mesh), options) for mesh in "12" for one in programs]
+        assert [sum(op.launch_s for op in one.estimate.ops) for one in plans] == [kernels] * 4
 
 
 def as_originals(spmd: SpmdProgram) -> dict[str, Launch]:

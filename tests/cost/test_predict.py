@@ -102,6 +102,41 @@ def test_tokens_are_those_of_all_sequences(name: str) -> None:
     assert tokens(program, "prefill") == 6 * dict(program.phase("prefill").sizes)["L"]
 
 
+COUNTED = [
+    (
+        "(x: bf16[B,L,E], kept: bf16[B,M]) { param W: bf16[E]\n s[B,L,M] = x[B,L,E] * W[E] * x[B,M,E]\n"
+        " p = softmax(s, over=M, among=kept)\n return p }",
+        ("B", "L"),
+    ),
+    (
+        "(x: bf16[B,E], read: bf16[B,T,E]) { param W: bf16[E]\n s[B,T] = x[B,E] * W[E] * read[B,T,E]\n return s }",
+        ("B",),
+    ),
+    ("(by: f32[E], x: bf16[B,E]) { param W: bf16[E]\n y = x * W * by\n return y }", ("B",)),
+    ("(x: bf16[B,L,E]) { y = x * 2\n return y }", ("B", "L")),
+    ("(x: bf16[B]) { y = x * 2\n return y }", ("B",)),
+    ("(ids: i32[B,L]) { param P: bf16[T,E]\n x = take(P, ids, over=T)\n return x }", ("B", "L")),
+]
+
+
+@pytest.mark.parametrize(("text", "dims"), COUNTED)
+def test_a_mask_or_what_is_attended_to_counts_no_tokens(text: str, dims: tuple[str, ...]) -> None:
+    source = Source("counted.esti", "dim B = 8, L = 16, M = L, E = 32, T = 20\nmain" + text)
+    assert token_dims(expand(parse(source), source)) == dims
+
+
+def test_what_chips_could_do_is_in_the_type_in_which_it_is_done() -> None:
+    """A matmul at the peak of fp8 has an MFU of 1, not of what that peak is to the one of bf16."""
+    text = SOURCE.text.replace("param W: bf16", "param W: fp8").replace(" @ BE_x", "").replace(" @ E_xF", "")
+    source = Source("narrow.esti", text.replace("B = 1024", "B = 65536"))
+    program = expand(parse(source), source)
+    ideal = replace(chip(Calibrated()), peak_fp8_flops_per_s=4 * 275e12)
+    found = predicted(compiled(ideal, program, "1"))
+    assert found.binds is Resource.COMPUTE and found.mfu == pytest.approx(1)
+    apart = predicted(compiled(replace(ideal, peak_fp8_flops_per_s=None), program, "1"))
+    assert apart.seconds == pytest.approx(4 * found.seconds) and apart.mfu == pytest.approx(1)
+
+
 def test_what_binds_is_what_takes_most() -> None:
     quick = replace(HALF, collective_latency_s=0.0)
     assert predicted(compiled(chip(quick))).binds is Resource.NETWORK

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..layouts.space import too_large
 from ..plan import PROVEN, Cutoff
 from .alike_copies import search_alike
-from .branch_and_bound import FEW_SIDES, MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
+from .branch_and_bound import CLOSE, FEW_SIDES, MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Prover
@@ -194,8 +194,8 @@ def _among_images(
 def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:
     """The cheapest plan of all sides, of which `least` is a bound. Raises Cutoff where none was found that costs less
     than `below`."""
-    for side in every:
-        side.settles = len(every) <= FEW_SIDES and is_looked_at(side.side)
+    for side in every:  # of many only the one of which most is known
+        side.settles = (len(every) <= FEW_SIDES or side.problem.groups is None) and is_looked_at(side.side)
     branch_and_bound(every)
     settled, bounds = _settled(every)
     gap = prover.problem.settings.gap
@@ -225,15 +225,16 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
 
 def _settled(every: Sequence[Boxes]) -> tuple[Candidate | None, list[float]]:
     """Of what boxes have left open the cheapest plan that is found copy by copy, if one is cheaper than what is known,
-    and a bound of each side."""
+    and a bound of each side. Of many sides, with a plan known, one at the most, which is not left to boxes, and for no
+    small gap: these close it as soon."""
     best, bounds = None, [side.bound for side in every]
     known = any(side.best is not None for side in every)
     for n in sorted(range(len(every)), key=lambda n: _settled_next(every[n], known)):
         side = every[n]
-        bounds[n] = side.bound
-        if bounds[n] < side.price * (1 - side.problem.settings.gap) and (
-            not (known or best is not None) or len(every) <= FEW_SIDES
-        ):
+        bounds[n], enough = side.bound, side.price * (1 - side.problem.settings.gap)
+        if len(every) > FEW_SIDES and (known or best is not None):
+            enough = side.price * (1 - CLOSE) if side.settles else -math.inf
+        if bounds[n] < enough:
             found, more = settle(side.side, side.prover, side.price)
             bounds[n] = max(bounds[n], more)
             if found is not None:

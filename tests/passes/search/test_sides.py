@@ -25,7 +25,7 @@ from escc.passes.search.problem import Candidate
 def side(price: float, prover: Any, least: float) -> Any:
     """A side that is done, with a plan of that price; `least`: the price of the best of all sides."""
     best = Candidate((0,), price, price)
-    problem = SimpleNamespace(settings=SimpleNamespace(gap=1e-9))
+    problem = SimpleNamespace(settings=SimpleNamespace(gap=1e-9), groups=None)
     return SimpleNamespace(
         read=1,
         best=best,
@@ -69,10 +69,38 @@ def test_copies_of_many_sides_are_looked_at_where_no_plan_is_known(
     sides = [side(2.0, prover, 2.0 if known else math.inf) for _ in range(count)]
     for one in sides:
         one.best = one.best if known else None
-        one.problem.groups = None
     found = search._sides(sides, prover, 0.0, math.inf)
     assert bool(seen) == asked
     assert found.price == 2.0 and found.bound == (1.0 if not asked or not known else 2.0)
+
+
+def test_of_many_sides_the_one_in_which_nothing_runs_as_one_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for a gap of less than a hundredth, nor if it is large; boxes go on with what is left of it."""
+    prover: Any = SimpleNamespace(solve_s=0.0, read=0, problem=SimpleNamespace(settings=SimpleNamespace(gap=1e-9)))
+    asked, entered = list[float](), list[list[float]]()
+
+    def settle(one: Any, prover: object, price: float) -> tuple[Candidate | None, float]:
+        asked.append(one)
+        return None, 1.7 if one == 1.1 else price
+
+    monkeypatch.setattr(search, "branch_and_bound", lambda sides: entered.append([one.bound for one in sides]))
+    monkeypatch.setattr(search, "is_looked_at", lambda one: one != 1.4)
+    monkeypatch.setattr(search, "settle", settle)
+    for bound, settled, left, least in (
+        (1.0, [1.0], [], 1.8),
+        (1.1, [1.1], [1.1], 1.7),
+        (1.4, [], [], 1.4),
+        (1.995, [], [1.995], 1.8),
+    ):
+        sides = [side(2.0, prover, 2.0) for _ in range(3)]
+        for one, own in zip(sides, (bound, 1.8, 1.9), strict=True):
+            one.bound = one.side = own
+            one.problem.groups = None if own == bound else object()
+        asked.clear()
+        entered.clear()
+        found = search._sides(sides, prover, 0.0, math.inf)
+        assert asked == settled and entered == [[bound, 1.8, 1.9], left]
+        assert found.price == 2.0 and found.bound == least
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from lark import Lark, Token, Tree, UnexpectedToken
+from lark import Token, Tree, UnexpectedToken
 
 from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail, listed
 from ..inert import HIDING, character
 from .build import build_model
+from .grammar import parser
 from .surface import Model
 from .tokens import BRACES, CLOSE, MAX_FINDINGS, MAX_TOKENS, NEWLINE, OPEN, OPERATORS, scan, span_of
 
@@ -71,16 +71,10 @@ def parse(source: Source) -> Model:
 
     Raises InputError with the first syntax error of every statement that has one.
     """
-    tokens = scan(_lark().lex(source.text), source)
+    tokens = scan(parser().lex(source.text), source)
     if not tokens:
         raise fail("The file holds no program.", Span(1, 1), "declare dims, a `main`, and what it computes", source)
     return build_model(_tree(tokens, source))
-
-
-@functools.cache
-def _lark() -> Lark:
-    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    return Lark(grammar, start="model", parser="lalr", lexer="basic", propagate_positions=True, maybe_placeholders=True)
 
 
 def _tree(tokens: list[Token], source: Source) -> Tree[Token]:
@@ -107,13 +101,13 @@ def _tree(tokens: list[Token], source: Source) -> Tree[Token]:
 
 def _attempt(tokens: list[Token], source: Source) -> Tree[Token] | tuple[int, Diagnostic]:
     """The parse tree, or the position of the first token that does not fit and what to say of it."""
-    parser = _lark().parse_interactive("")
+    parsing = parser().parse_interactive("")
     tree: object = None
     for position, token in enumerate([*tokens, Token.new_borrow_pos("$END", "", tokens[-1])]):
         try:
-            tree = parser.feed_token(token)
+            tree = parsing.feed_token(token)
         except UnexpectedToken:
-            accepts: Callable[[], set[str]] = parser.accepts
+            accepts: Callable[[], set[str]] = parsing.accepts
             return position, _explain(tokens, position, accepts(), source)
     assert isinstance(tree, Tree)
     return tree
@@ -250,7 +244,7 @@ def _either(accepts: set[str]) -> str:
 
 def _literal(terminal: str) -> str:
     """How a terminal of one spelling is written."""
-    return str(_lark().get_terminal(terminal).pattern.value)
+    return str(parser().get_terminal(terminal).pattern.value)
 
 
 def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | None:

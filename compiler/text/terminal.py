@@ -7,24 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
-from rich.console import Console
-from rich.highlighter import RegexHighlighter
-from rich.theme import Theme
-
 from ...ir.diagnostics import Diagnostic, EsccError
 from ...ir.inert import visible
-
-STYLES = Theme(
-    {
-        "escc.heading": "bold",
-        "escc.comment": "dim",
-        "escc.error": "bold red",
-        "escc.warning": "bold yellow",
-        "escc.hint": "cyan",
-        "escc.caret": "bold red",
-    }
-)
-
+from .late import late
 
 LAYOUT = "\n\t"  # what a text has besides characters that show themselves
 
@@ -33,27 +18,12 @@ class OutputError(EsccError):
     """Standard output takes no more."""
 
 
-class _Highlighter(RegexHighlighter):
-    base_style = "escc."
-    highlights = (r"(?m)^(?P<heading>[A-Z0-9][^\n]*)$", r"(?m)(?P<comment>#.*)$")
-
-
-class _Findings(RegexHighlighter):
-    base_style = "escc."
-    highlights = (
-        r"(?m)^[^|\n]*?(?P<error>error:)",
-        r"(?m)^[^|\n]*?(?P<warning>warning:)",
-        r"(?m)^ +(?P<hint>hint:)",
-        r"(?m)^ +\| +(?P<caret>\^+)$",
-    )
-
-
 def say(text: str) -> None:
     """Text on standard output. Raises OutputError when it cannot be written there."""
     if sys.stdout is None:
         raise OutputError("it is closed")
     try:
-        _write(sys.stdout, text, _Highlighter())
+        _write(sys.stdout, text)
         sys.stdout.flush()
     except OSError as error:
         # Python would try once more, and complain, when it exits.
@@ -72,20 +42,19 @@ def note(text: str) -> None:
     if sys.stderr is None:
         return
     try:
-        _write(sys.stderr, text + "\n", _Findings())
+        _write(sys.stderr, text + "\n", findings=True)
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def _write(stream: TextIO, text: str, highlighter: RegexHighlighter) -> None:
-    """Text, made inert; on a terminal with colours, which change no character and break no line."""
+def _write(stream: TextIO, text: str, findings: bool = False) -> None:
+    """Text, made inert; on a terminal with colours."""
     text = visible(text, LAYOUT)
-    if not stream.isatty():
+    if stream.isatty():
+        late("compiler.text.coloured").write(stream, text, findings)
+    else:
         stream.write(text)
-        return
-    console = Console(file=stream, theme=STYLES, soft_wrap=True, markup=False, emoji=False, highlighter=highlighter)
-    console.print(text, end="")
 
 
 def table(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:

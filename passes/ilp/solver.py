@@ -23,6 +23,7 @@ from pybind11_abseil.status import StatusNotOk
 
 from ..layouts.space import Array
 from .model import Model, continuous, inner, shifted
+from .wire import fill
 
 Floats = NDArray[np.float64]
 
@@ -115,9 +116,8 @@ def solve(
     wanted = _wanted(worths)
     if first is not None:
         some = model.upper[first] > 0
-        wanted.branching_priorities.ids.extend(np.searchsorted(live, first[some]).tolist())
         each = np.zeros(len(first), dtype=np.int64) if ranks is None else ranks
-        wanted.branching_priorities.values.extend((1 + each[some]).tolist())
+        fill(wanted.branching_priorities, ids=np.searchsorted(live, first[some]), values=1 + each[some])
     parameters = _parameters(settings, nodes)
     if settings.solver == "highs" and most < np.inf:
         parameters.highs.double_options["objective_bound"] = most
@@ -180,8 +180,7 @@ class Relaxation:
         other = np.flatnonzero(now != self._upper)
         self._upper = now
         update = model_update_pb2.ModelUpdateProto()
-        update.variable_updates.upper_bounds.ids.extend(other.tolist())
-        update.variable_updates.upper_bounds.values.extend(now[other].tolist())
+        fill(update.variable_updates.upper_bounds, ids=other, values=now[other])
         self._solver.update(update)
 
     def _ask(self, most: float) -> result_pb2.SolveResultProto:
@@ -313,19 +312,17 @@ def _careful(settings: Settings, nodes: int | None, whole: bool) -> parameters_p
 def _proto(model: Model, live: Array, rows: Array) -> model_pb2.ModelProto:
     """The model's `live` columns, and some of its `rows`, as MathOpt's protocol buffer, filled from arrays at once."""
     proto = model_pb2.ModelProto()
-    proto.variables.ids.extend(range(len(live)))
-    proto.variables.lower_bounds.extend(np.zeros(len(live)))
-    proto.variables.upper_bounds.extend(model.upper[live])
-    proto.variables.integers.extend(model.integer[live].tolist())
-    nonzero = np.flatnonzero(model.cost[live])
-    proto.objective.linear_coefficients.ids.extend(nonzero)
-    proto.objective.linear_coefficients.values.extend(model.cost[live][nonzero])
-    proto.linear_constraints.ids.extend(range(len(rows)))
-    proto.linear_constraints.lower_bounds.extend(model.low[rows])
-    proto.linear_constraints.upper_bounds.extend(model.high[rows])
+    columns, upper, cost = np.arange(len(live)), model.upper[live], model.cost[live]
+    fill(
+        proto.variables, ids=columns, lower_bounds=np.zeros(len(live)), upper_bounds=upper, integers=model.integer[live]
+    )
+    nonzero = np.flatnonzero(cost)
+    fill(proto.objective.linear_coefficients, ids=nonzero, values=cost[nonzero])
+    low, high = model.low[rows], model.high[rows]
+    fill(proto.linear_constraints, ids=np.arange(len(rows)), lower_bounds=low, upper_bounds=high)
     column, row = _places(live, len(model.cost))[model.column], _places(rows, len(model.low))[model.row]
     kept = np.flatnonzero((column >= 0) & (row >= 0))
-    order = kept[np.lexsort((column[kept], row[kept]))]
+    order = kept[np.argsort(row[kept] * len(live) + column[kept], kind="stable")]
     row, column, coefficient = row[order], column[order], model.coefficient[order]
     # An entry given twice is the sum of the two.
     starts = np.ones(len(row), dtype=bool)
@@ -333,9 +330,8 @@ def _proto(model: Model, live: Array, rows: Array) -> model_pb2.ModelProto:
     first = np.flatnonzero(starts)
     coefficient = np.add.reduceat(coefficient, first)
     some = coefficient != 0
-    proto.linear_constraint_matrix.row_ids.extend(row[first][some])
-    proto.linear_constraint_matrix.column_ids.extend(column[first][some])
-    proto.linear_constraint_matrix.coefficients.extend(coefficient[some])
+    at = first[some]
+    fill(proto.linear_constraint_matrix, row_ids=row[at], column_ids=column[at], coefficients=coefficient[some])
     return proto
 
 

@@ -32,6 +32,7 @@ from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangeme
 KINDS = tuple(CollectiveKind)
 QUICKEST = -1  # the way of an arc for which it is left open
 NONE = -1  # in the place of a twin that there is not
+MOST_WAYS = 1 << 18  # over one stop that are looked at together: their arrays stay in a cache
 Price = Callable[[CollectiveKind, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
 Floats = NDArray[np.float64]
 
@@ -229,21 +230,23 @@ def needed(space: Space, arcs: Arcs, seconds: Floats, group: Array | None = None
     its own group has the saving too and no other leg has.
     """
     n = len(space)
-    direct = np.full((n, n), np.inf)
+    direct = np.full((n, n), np.inf)  # without loops, so that no arc is a leg of its own way
     np.minimum.at(direct, (arcs.source, arcs.target), seconds)
-    first = np.searchsorted(arcs.source, np.arange(n + 1))
+    degree = np.bincount(arcs.source, minlength=n)
     keep = np.ones(len(arcs), dtype=bool)
-    for row in range(n):
-        own = slice(first[row], first[row + 1])
-        out = arcs.target[own]
-        if len(out):
-            # Row by row: the cheapest way over one stop. `direct` has no loops, so both legs are others.
-            legs = seconds[own][:, None] + direct[out]
-            via = legs.min(axis=0)
-            best = np.minimum(via[out] * (1 - 1e-12), direct[row][out])
-            keep[own] = seconds[own] <= best
-            if group is not None and saved is not None:
-                keep[own] |= _kept_by_group(seconds[own], out, group[own], saved[own], legs, via)
+    for own in _in_parts(degree):
+        count = degree[arcs.source[own]]  # of the ways over one stop: any arc from the same layout may be the first leg
+        starts = np.cumsum(count) - count
+        arc = np.repeat(np.arange(own.start, own.stop), count)
+        leg = np.arange(len(arc)) - np.repeat(starts - (np.cumsum(degree) - degree)[arcs.source[own]], count)
+        ways = seconds[leg] + direct[arcs.target[leg], arcs.target[arc]]
+        via, alone = np.minimum.reduceat(ways, starts), direct[arcs.source[own], arcs.target[own]]
+        keep[own] = seconds[own] <= np.minimum(via * (1 - 1e-12), alone)
+        if group is not None and saved is not None:
+            same = np.flatnonzero((group[leg] == group[arc]) & (group[arc] >= 0))
+            ways[same] -= saved[leg[same]]
+            least = np.minimum.reduceat(ways, starts)
+            keep[own] |= (group[own] >= 0) & (seconds[own] - saved[own] <= least * (1 - 1e-12))
     # Of parallel arcs of one price the first is enough.
     again = np.zeros(len(arcs), dtype=bool)
     again[1:] = (arcs.source[1:] == arcs.source[:-1]) & (arcs.target[1:] == arcs.target[:-1])
@@ -253,21 +256,17 @@ def needed(space: Space, arcs: Arcs, seconds: Floats, group: Array | None = None
     return keep & ~again
 
 
-def _kept_by_group(own: Floats, out: Array, group: Array, saved: Floats, legs: Floats, via: Floats) -> Mask:
-    """Which arcs of one row no way over one stop replaces once their group saves them its latency.
-
-    `legs[a, w]`: what arc a and the direct way on to w cost; `via` the least of them.
-    """
-    keep = np.zeros(len(own), dtype=bool)
-    some = np.flatnonzero(group >= 0)
-    if not len(some):
-        return keep
-    some = some[np.argsort(group[some], kind="stable")]
-    first = np.flatnonzero(np.diff(group[some], prepend=-1))
-    least = np.minimum(via, np.minimum.reduceat(legs[some] - saved[some][:, None], first, axis=0))
-    number = np.repeat(np.arange(len(first)), np.diff(first, append=len(some)))
-    keep[some] = own[some] - saved[some] <= least[number, out[some]] * (1 - 1e-12)
-    return keep
+def _in_parts(degree: Array) -> Iterator[slice]:
+    """All arcs, those of whole layouts at a time, with about MOST_WAYS ways from arc to arc of one layout. `degree`:
+    how many arcs leave each layout, in whose order they are."""
+    ways, first = np.cumsum(degree**2), np.concatenate([[0], np.cumsum(degree)])
+    row = 0
+    while row < len(degree):
+        before = ways[row - 1] if row else 0
+        end = max(row + 1, int(np.searchsorted(ways, before + MOST_WAYS, side="right")))
+        if first[end] > first[row]:
+            yield slice(int(first[row]), int(first[end]))
+        row = end
 
 
 def collective(kind: CollectiveKind, before: Layout, after: Layout) -> Collective:

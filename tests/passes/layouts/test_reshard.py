@@ -26,6 +26,7 @@ from escc.ir.collective import (
 )
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
+from escc.passes.layouts import reshard
 from escc.passes.layouts.reshard import KINDS, Arcs, collective, leaving, needed, price_arcs
 from escc.passes.layouts.space import TensorSpace, tensor_space
 
@@ -202,6 +203,34 @@ def test_pruning_keeps_all_distances_whatever_groups_are_open(
         now = full - np.where((group >= 0) & (chance[group] > 0), saved, 0.0)
         found = shortest(arcs.take(kept), now[kept], len(space))
         np.testing.assert_allclose(found, shortest(arcs, now, len(space)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("most", [1, 500, 10**6])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_pruning_leaves_out_what_two_arcs_replace_and_nothing_else(
+    most: int, grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One arc after the other, by the definition; however many ways are looked at together."""
+    monkeypatch.setattr(reshard, "MOST_WAYS", most)
+    space = space_of(Mesh.parse("2x2"), (8, 8)).space
+    arcs = leaving(space)
+    rng = np.random.default_rng(1)
+    seconds, group = rng.integers(2, 9, len(arcs)).astype(float), rng.integers(-1, 4, len(arcs))
+    saved = np.where(group >= 0, rng.integers(0, 3, 4)[group], 0).astype(float)
+    ends = list(zip(arcs.source.tolist(), arcs.target.tolist(), strict=True))
+    direct: dict[tuple[int, int], float] = {}
+    for way, price in zip(ends, seconds.tolist(), strict=True):
+        direct[way] = min(price, direct.get(way, np.inf))
+    some = (group, saved) if grouped else ()
+    for arc, kept in enumerate(needed(space, arcs, seconds, *some).tolist()):
+        legs = [a for a in range(len(arcs)) if ends[a][0] == ends[arc][0] and (ends[a][1], ends[arc][1]) in direct]
+        ways = {a: seconds[a] + direct[ends[a][1], ends[arc][1]] for a in legs}
+        wanted = seconds[arc] < min([np.inf, *ways.values()]) and seconds[arc] <= direct[ends[arc]]
+        if grouped and group[arc] >= 0:
+            paid = [way - (saved[a] if group[a] == group[arc] else 0.0) for a, way in ways.items()]
+            wanted |= seconds[arc] - saved[arc] < min([np.inf, *paid])
+        twins = [a for a in range(arc) if ends[a] == ends[arc] and seconds[a] <= seconds[arc]]
+        assert kept == (wanted and not (twins and (not grouped or group[arc] < 0))), arc
 
 
 def test_prices_are_those_of_local_blocks() -> None:

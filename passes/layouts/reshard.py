@@ -27,7 +27,7 @@ from ...ir.collective import (
     Slice,
 )
 from ...ir.layout import Layout
-from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space
+from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space, distinct
 
 KINDS = tuple(CollectiveKind)
 QUICKEST = -1  # the way of an arc for which it is left open
@@ -67,8 +67,7 @@ class Arcs:
         if not len(self) or (self.sending == QUICKEST).all():
             return None
         ends = np.stack([self.source, self.target, self.kind, self.axes])
-        _, number = np.unique(ends, axis=1, return_inverse=True)
-        number = number.reshape(-1)
+        _, number = distinct(ends)
         found = np.full((int(number.max()) + 1, int(self.sending.max()) + 1), NONE)
         some = np.flatnonzero(self.sending != QUICKEST)
         found[number[some], self.sending[some]] = some
@@ -189,10 +188,9 @@ def _permutes(space: Space) -> Arcs:
     """Rearrangements of the same split axes that leave every slot with as many parts as before."""
     split = space.rows.place >= TENSOR_MODES
     mode = np.where(split, TENSOR_MODES, space.rows.place)
-    key = np.concatenate([mode, space.ways], axis=1)
-    _, group = np.unique(key, axis=0, return_inverse=True)
+    _, group = distinct(np.concatenate([mode, space.ways], axis=1).T)
     members: dict[int, list[int]] = {}
-    for row, g in enumerate(group.reshape(-1).tolist()):
+    for row, g in enumerate(group.tolist()):
         members.setdefault(g, []).append(row)
     pairs = [(a, b) for rows in members.values() for a in rows for b in rows if a != b]
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
@@ -212,8 +210,9 @@ def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price, loads
     chip has that has most; of both layouts of an arc the one that shares out most says what its busiest chip has."""
     before, after = held_bytes(space, arcs, total_bytes, loads)
     seconds = np.zeros(len(arcs))
-    for k, mask in {(int(k), int(m)) for k, m in np.unique(np.stack([arcs.kind, arcs.axes]), axis=1).T}:
-        alike = (arcs.kind == k) & (arcs.axes == mask)
+    kinds, number = distinct(np.stack([arcs.kind, arcs.axes]))
+    for n, (k, mask) in enumerate(kinds.T.tolist()):
+        alike = np.flatnonzero(number == n)
         axes = [name for a, name in enumerate(space.axis_names) if mask >> a & 1]
         seconds[alike] = price(KINDS[k], axes, before[alike], after[alike])
     return seconds

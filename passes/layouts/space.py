@@ -128,6 +128,22 @@ class Arrangements:
         return out
 
 
+def distinct(table: Array) -> tuple[Array, Array]:
+    """The columns of a table of small whole numbers, each once and in order, and which of these each column is.
+
+    As `np.unique(table, axis=1, return_inverse=True)`, with columns as one number each, by which they sort in a tenth
+    of the time."""
+    if not table.size:
+        return table[:, :0], np.zeros(table.shape[1], dtype=np.int64)
+    least, sizes = table.min(axis=1), np.ptp(table, axis=1) + 1
+    if prod(sizes.tolist()) > np.iinfo(np.int64).max:
+        columns, number = np.unique(table, axis=1, return_inverse=True)
+        return columns, number.reshape(-1)
+    codes = np.ravel_multi_index(tuple(table - least[:, None]), tuple(sizes.tolist()))
+    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
+    return table[:, first], number.reshape(-1)
+
+
 def arrange(
     slot_fits: Sequence[Mask],
     mode_axes: Sequence[Sequence[bool]],

@@ -28,7 +28,7 @@ from ...ir.collective import CollectiveKind
 from ...ir.dataflow import makes, reads
 from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat
 from ..layouts.reshard import KINDS, Arcs
-from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask
+from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask, distinct
 from .graph import Graph, Handover, Tensor
 
 Floats = NDArray[np.float64]
@@ -218,8 +218,8 @@ def _kinds(tensor: Tensor, arcs: Arcs) -> tuple[list[list[int]], Array]:
     waiting = ((place == PARTIAL_SUM) | (place == PARTIAL_MAX)) @ (1 << np.arange(place.shape[1]))
     partial = np.where(np.isin(arcs.kind, MOVING_KINDS), waiting[arcs.source], 0)
     table = np.stack([arcs.kind, arcs.axes, maximum, partial])
-    different, index = np.unique(table, axis=1, return_inverse=True)
-    return different.T.tolist(), index.reshape(-1)
+    different, index = distinct(table)
+    return different.T.tolist(), index
 
 
 def _keys(tensor: Tensor, kinds: Sequence[Sequence[int]], region: int, level: int) -> list[Key | None]:

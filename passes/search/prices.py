@@ -122,12 +122,14 @@ def _loads(tensor: Tensor) -> Floats | None:
 
 def _numbered(of: Array) -> bytes:
     """Which arcs are of one group, whatever the groups are called: alike for all written-out copies of a block."""
-    _, first, number = np.unique(of, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    alone = of == ALONE
-    return np.where(alone, ALONE, place[number.reshape(-1)]).tobytes()
+    number = of - ALONE
+    first = np.full(
+        int(number.max(initial=0)) + 1, len(of)
+    )  # where each group comes first; of what is written last stays
+    first[number[::-1]] = np.arange(len(of))[::-1]
+    place = np.empty(len(first), dtype=np.int64)
+    place[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return np.where(of == ALONE, ALONE, place[number]).tobytes()
 
 
 def _in_turn(arcs: Arcs, tied: Floats) -> Floats:

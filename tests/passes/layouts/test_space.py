@@ -8,7 +8,8 @@ from shards import all_layouts
 
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
-from escc.passes.layouts.space import TENSOR_MODES, TensorSpace, fits, tensor_space
+from escc.passes.layouts.reshard import leaving, price_arcs
+from escc.passes.layouts.space import TENSOR_MODES, TensorSpace, distinct, fits, tensor_space
 
 CASES = [
     ("1", (4, 4)),
@@ -92,3 +93,23 @@ def test_rows_of_another_space_are_found_by_meaning() -> None:
     back = small.space.find(large.space.rows)
     assert (back >= 0).sum() == len(small)
     assert (large.space.rows.place[back < 0] < TENSOR_MODES).any(axis=1).all()
+
+
+@pytest.mark.parametrize("most", [1, 2, 9, 2**40])
+@pytest.mark.parametrize("shape", [(3, 50), (1, 7), (4, 1), (2, 0)])
+def test_distinct_columns_are_those_of_numpy(shape: tuple[int, int], most: int) -> None:
+    """Also where they do not fit into one number, and where there are none."""
+    table = np.random.default_rng(0).integers(-3, most - 2, shape)
+    columns, number = distinct(table)
+    expected, at = np.unique(table, axis=1, return_inverse=True)
+    assert columns.tolist() == expected.tolist() and number.tolist() == at.reshape(-1).tolist()
+
+
+def test_columns_of_small_numbers_are_sorted_as_one_number_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices of arcs ask for them, in every problem many times."""
+    space = tensor_space((16, 16), (("x", 4), ("y", 2)), frozenset(), frozenset()).space
+    asked = []
+    whole = np.unique
+    monkeypatch.setattr(np, "unique", lambda *args, **options: asked.append(options) or whole(*args, **options))
+    price_arcs(space, leaving(space), 8.0, lambda *_: 1.0)
+    assert asked and not any("axis" in options for options in asked)

@@ -112,8 +112,7 @@ class Groups:
 
     def of_knots(self, combining: Combining) -> list[list[int]]:
         """For each of some sets of knots their groups, those that have an arc left."""
-        left = [np.unique(of[of >= 0]) for of in self.of if of is not None]
-        every = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *left])).tolist()
+        every = sorted({group for of in self.of if of is not None for group in groups_in(of)})
         return [[g for g in every if self.knot[g] in knots] for knots in combining]
 
     def only(self, knots: frozenset[Knot]) -> Groups | None:
@@ -200,12 +199,18 @@ def find_groups(
     return Groups(once, of, knot, frozenset(knot), np.arange(len(knot))), list(sendings.values())
 
 
+def groups_in(of: Array) -> list[int]:
+    """The groups that some arcs are in, in order. Not by `np.unique`, which imports NumPy's masked arrays where it is
+    first called, a hundredth of a second."""
+    return [int(group) for group in np.flatnonzero(np.bincount(of[of >= 0]))]
+
+
 def find_knots(phases: Sequence[str], of: Sequence[Array | None]) -> list[Knot]:
     """The knot of each group, of which the `phases` are given, and which the arcs `of` each tensor are in."""
     one = Merged(len(phases))
     for own in of:
         if own is not None:
-            for a, b in pairwise(np.unique(own[own >= 0]).tolist()):
+            for a, b in pairwise(groups_in(own)):
                 one.join(a, b)
     return list(zip(phases, one.numbers().tolist(), strict=True))
 

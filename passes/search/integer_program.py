@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..ilp.model import Assembly, Model
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array
-from .combinable import ALONE, Combining, Groups
+from .combinable import ALONE, Combining, Groups, groups_in
 from .graph import Graph, Tensor
 from .memory_bounds import Load
 from .memory_rows import MemoryRows, add_memory
@@ -126,7 +126,7 @@ def join(
     the others pay the latency by themselves. `paid`: the first column of the arcs. Returned are the row of each group,
     and the column that counts what pays by itself."""
     rows, apart = {}, {}
-    for g in np.unique(of[of >= 0]).tolist():
+    for g in groups_in(of):
         own = np.flatnonzero(of == g)
         row = rows[g] = a.add_rows(1, -np.inf, 0.0)
         a.add_entries(row, paid + own, 1.0)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...cost.sendings import Sending, from_bytes
 from ..layouts.reshard import QUICKEST, Arcs
 from ..layouts.space import Array
-from .combinable import ALONE, Groups
+from .combinable import ALONE, Groups, groups_in
 
 Floats = NDArray[np.float64]
 
@@ -115,7 +115,8 @@ def _largest(of: Array, held: Floats) -> tuple[Array, Floats]:
 def _numbered(groups: Groups, of_ways: Sequence[Array | None], latency_s: Floats) -> Groups:
     """Groups by those that arcs have, each a group and a way; there is none for a way that costs nothing to start."""
     count = latency_s.shape[1]
-    used = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(of[of >= 0] for of in of_ways if of is not None)]))
+    every = np.concatenate([np.zeros(0, dtype=np.int64), *(own for own in of_ways if own is not None)])
+    used = np.array(groups_in(every), dtype=np.int64)
     used = used[latency_s.reshape(-1)[used] > 0]
     number = np.full(latency_s.size + 1, ALONE)  # the last for ALONE
     number[used] = np.arange(len(used))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..ilp.model import Assembly, Model, telling
 from ..layouts.reshard import NONE, Arcs
 from ..layouts.space import Array, Mask
-from .combinable import Combining, Groups
+from .combinable import Combining, Groups, groups_in
 from .graph import Port, Tensor
 from .integer_program import InGroup, add_groups, combine, in_group, join
 from .memory_bounds import Pair
@@ -275,7 +275,7 @@ class WaysProgram:
         """Each tensor's arcs in each group."""
         of = [] if self.groups is None else self.groups.of
         return {
-            t: {int(group): np.flatnonzero(own == group) for group in np.unique(own[own >= 0])}
+            t: {group: np.flatnonzero(own == group) for group in groups_in(own)}
             for t, own in enumerate(of)
             if own is not None
         }

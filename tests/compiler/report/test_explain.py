@@ -269,9 +269,9 @@ UNUSED = ("compiler.simulate.check", "compiler.plan.offload", "compiler.hf_impor
 
 
 def test_a_plain_plan_waits_for_nothing_that_it_does_not_use() -> None:
-    """Sympy is what explains, rich what colours terminals; the others run plans, stream, have stages and loops, and
-    read checkpoints."""
-    names = {"sympy", "rich", *(f"escc.{name}" for name in UNUSED)}
+    """Sympy is what explains, rich what colours terminals, masked arrays are what `np.unique` looks for; the others run
+    plans, stream, have stages and loops, and read checkpoints."""
+    names = {"sympy", "rich", "numpy.ma", *(f"escc.{name}" for name in UNUSED)}
     assert all(find_spec(name) for name in names)
     script = (
         "import sys; from escc.compiler.commands.main import app\n"

@@ -10,7 +10,7 @@ end with, each begun from what the rows were worth in the one before. Work is co
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -241,10 +241,18 @@ class AxisSearch:
         more. By the axis and place of which it takes most nearly a half, at the node that runs most often and has most
         choices; where only the order of axes is left open, by a choice."""
         assert box.answer.x is not None, "relaxations that are entered have a solution"
-        best = (-1.0, 0, 0, 0)
+        cut = self._cut_of(box.answer.x, range(len(self.program.choice)))
+        assert cut is not None, "what is no plan is mixed somewhere"
+        return cut
+
+    def _cut_of(self, x: Floats, nodes: Iterable[int], least: float = 0.0) -> tuple[Array, Mask] | None:
+        """As `_cut`, at one of some `nodes`; None where a relaxation takes less than a `least` part of either side of
+        each."""
+        best = (least, 0, 0, 0)
         cut: tuple[Array, Mask] | None = None
-        for n, (first, kept) in enumerate(zip(self.program.choice, self.program.kept, strict=True)):
-            share = box.answer.x[first : first + len(kept)]
+        for n in nodes:
+            first, kept = self.program.choice[n], self.program.kept[n]
+            share = x[first : first + len(kept)]
             if share.max() >= 1 - INTEGRAL:
                 continue
             for side in self._sides(n, kept, share):
@@ -252,7 +260,6 @@ class AxisSearch:
                 key = round(min(part, 1 - part), 1), self.program.times(n), len(kept), -n
                 if key > best:
                     best, cut = key, (first + np.arange(len(kept)), side if part >= 0.5 else ~side)
-        assert cut is not None, "what is no plan is mixed somewhere"
         return cut
 
     def _sides(self, node: int, kept: Array, share: Floats) -> list[Mask]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -36,6 +37,7 @@ NEARER = 0.005  # how far above it the solver's own search is asked for them, to
 ANY = 0.05  # above these a plan is good enough where any is asked for
 MANY_LIVE = 40_000  # columns with which the solver's own search finds a good plan sooner than this one
 NODES = 2_000  # of that search
+EVENLY = 0.1  # of a node, that a relaxation takes at the least of either side of a cut that tells axes apart
 SHY = 1e-8  # of a price, far enough below it for columns that are just as dear to be left out
 
 
@@ -43,8 +45,8 @@ SHY = 1e-8  # of a price, far enough below it for columns that are just as dear 
 class LevelPlans:
     """Plans of what is `reduced` of a problem, within rows of memory, of which `relaxed` is the linear relaxation.
     `among`: a plan of the choices that an answer mixes, if there is one cheaper than a price in seconds.
-    `most_relaxed`: how many relaxations a search may look at, if not `MOST_RELAXED`. `solve_s`: the time spent in the
-    solver."""
+    `most_relaxed`: how many relaxations a search may look at, if not `MOST_RELAXED`; `apart`: whether it tells axes
+    apart before levels. `solve_s`: the time spent in the solver."""
 
     program: AxisProgram
     reduced: Reduced
@@ -52,6 +54,7 @@ class LevelPlans:
     settings: Settings
     among: Among | None
     most_relaxed: int | None = None
+    apart: bool = False
     solve_s: float = 0.0
 
     def price(self, columns: int) -> float:
@@ -112,9 +115,15 @@ class LevelPlans:
         return search.best, search.bound
 
     def _searching(self, price: float, gap: float = 0.0) -> LevelSearch:
-        levels = levels_of(self.reduced.loads)
         return LevelSearch(
-            self.program, self.settings, price, levels=levels, among=self.among, gap=gap, most=self.most_relaxed
+            self.program,
+            self.settings,
+            price,
+            levels=levels_of(self.reduced.loads),
+            among=self.among,
+            gap=gap,
+            most=self.most_relaxed,
+            apart=self.apart,
         )
 
     def _solve(self, upper: Floats, gap: float) -> tuple[Candidate | None, float]:
@@ -149,12 +158,14 @@ class LevelSearch(AxisSearch):
     """Branch and bound by levels. `levels[n]`: what the choices of node n take of memory, in the solver's unit.
     `among`: a plan of the choices that a relaxation mixes, if there is one that is cheaper, which was looked for
     `in_vain` so often. `gap`: what is near enough. `most`: how many relaxations are looked at in all, if not
-    `MOST_RELAXED`: of these each takes less."""
+    `MOST_RELAXED`: of these each takes less. `apart`: whether axes are told apart before levels, where nodes run most
+    often: all that hangs together with these follows."""
 
     levels: Mapping[int, Floats] = field(default_factory=dict)
     among: Among | None = None
     gap: float = 0.0
     most: int | None = None
+    apart: bool = False
     in_vain: int = 0
     _relaxation: Relaxation | None = None
 
@@ -247,7 +258,14 @@ class LevelSearch(AxisSearch):
 
     def _cut(self, box: Box) -> tuple[Array, Mask]:
         assert box.answer.x is not None, "relaxations that are entered have a solution"
-        return self._level(box.answer.x) or super()._cut(box)
+        cut = self._cut_of(box.answer.x, self._often, EVENLY) if self.apart else None
+        return cut or self._level(box.answer.x) or super()._cut(box)
+
+    @cached_property
+    def _often(self) -> list[int]:
+        """The nodes that run most often."""
+        times = [self.program.times(n) for n in range(len(self.program.choice))]
+        return [n for n, often in enumerate(times) if often == max(times)]
 
     def _level(self, x: Floats) -> tuple[Array, Mask] | None:
         """As `_cut`, by how much choices take, where a relaxation mixes some that take more and less: that first of

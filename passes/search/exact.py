@@ -267,19 +267,20 @@ class Prover:
         less: bool = False,
         begun: ByLevels | None = None,
         most_relaxed: int | None = None,
+        apart: bool = False,
     ) -> ByLevels | None:
         """The cheapest plan, within a `gap` if one is given, of those that take no more than the `loads` of limits, if
         one costs less than `known`, which need be no plan; and a bound of all of these. A plan that costs more may be
         found as well, unless plans that cost `less` by that gap are asked for. None where the program has more than
         `most_columns`. `begun`: what was said of plans that keep to these limits, if some may cost as much.
-        `most_relaxed`: how many relaxations may be looked at, if not as many as elsewhere."""
+        `most_relaxed`, `apart`: as `LevelPlans` has them."""
         if begun is None or begun.plans is None or begun.most < known.price:
             begun = self._begun(ascent, known, limits, most_columns)
         if begun is None or begun.plans is None:
             return begun
         if begun.relaxed >= known.price * (1 + 1e-9):
             return replace(begun, plan=None, bound=known.price)
-        plans = replace(begun.plans, most_relaxed=most_relaxed)
+        plans = replace(begun.plans, most_relaxed=most_relaxed, apart=apart)
         price = known.price * plans.program.unit
         before_s, near_enough = plans.solve_s, gap or self.problem.settings.gap
         if less:
@@ -343,8 +344,7 @@ class Prover:
     ) -> Candidate:
         """Of the plans of the price of `best`, if one is found, the one with the fewest collectives, the
         least memory and the plainest names; `best` where finding it would take long. `most_columns` as in `prove`,
-        `limits` as in `within`.
-        """
+        `limits` as in `within`."""
         left = self._left if limits is None else None
         known = left is not None and left.ascent is ascent and best.price <= left.price * (1 + 1e-12)
         among = left if known else None

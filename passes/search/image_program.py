@@ -44,6 +44,8 @@ SOME = 5e-4  # taken too much by any that does not: plans that were asked for le
 MOST_IMPROVED = 8  # times that a part of a plan is settled beside the rest
 MORE_TIGHTLY = (1.1, 3.0)  # as TIGHTER, of plans that are repaired
 MOST_REPAIRED, REPAIRED = 0.05, 0.02  # taken too much by a plan that is repaired, and what that may cost more
+MOST_APART = 60_000  # columns of a program in which axes are told apart, of which some dozens of relaxations are needed
+APART_WORK = 2_000_000  # columns of all of these
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
@@ -87,8 +89,36 @@ class ImageSearch:
             if bound < price * (1 - NEARLY):  # seldom is there none that is much nearer
                 nearer = self._nearest_as_stored(cheapest, small, limits, bound, whole, price)
                 found = self._improved(nearer, whole, bound / (1 - near_enough)) or found
+            price = below if found is None else found.price
+            if max(bound, cheapest.price) < price * (1 - NEARLY):
+                found, bound = self._told_apart(found, whole, bound, price)
         self.prover.solve_s += small.prover.solve_s
         return Among(bound, found, whole)
+
+    def _told_apart(
+        self, found: Candidate | None, whole: DualAscent, bound: float, price: float
+    ) -> tuple[Candidate | None, float]:
+        """What was `found` below a `price`, or a cheaper plan, and a bound of all, of which images left more open than
+        how much each value takes: of a program with few columns, in which alike axes are told apart."""
+        columns = self.prover.problem.columns
+        if columns > MOST_APART or price == math.inf:
+            return found, bound
+        own = whole.copy()
+        for n, mask in enumerate(self.limits.tightened([np.ones(len(each), dtype=bool) for each in own.prices]) or ()):
+            own.allow(n, mask)
+        for _ in range(SETTLED):
+            own.sweep()
+        known, gap = Candidate(tuple(own.round()), price, own.bound()), self.prover.problem.settings.gap
+        most = APART_WORK // columns
+        answer = self.prover.by_levels(
+            own, known, self.limits, MOST_APART, gap, less=True, most_relaxed=most, apart=True
+        )
+        if answer is None:
+            return found, bound
+        plan = answer.plan if answer.plan is not None and answer.plan.price < price else None
+        if plan is not None and not self.limits.fits(plan):
+            plan = self._repaired(plan, whole, price)
+        return plan or found, max(bound, answer.bound)
 
     def _known_closer(
         self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, below: float

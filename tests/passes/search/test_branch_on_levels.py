@@ -96,6 +96,22 @@ def test_that_is_settled_first_on_which_most_memory_depends() -> None:
     assert search._level(np.array([0.0, 0.5, 0.5, 0.4, 0.6, 0.0])) is None, "no level is mixed"
 
 
+def test_axes_are_told_apart_before_levels_where_nodes_run_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = search_of({0: np.array([0.0, 9.0, 9.0]), 1: np.array([0.0, 0.0, 50.0])}, [0, 3, 6])
+    monkeypatch.setattr(AxisProgram, "times", lambda self, node: 1 if node == 1 else 60)
+    monkeypatch.setattr(AxisProgram, "places", lambda self, node: np.array([[0, 1, 1], [1, 0, 1]]).T)
+    mixed = np.array([1.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.5, 0.25, 0.25])
+    box = Box(np.ones(9), np.ones(9), Answer(mixed, 0.0, None, 0.0), 0.0, True)
+    assert search._cut(box)[0].tolist() == [3, 4, 5], "by levels"
+    search.apart = True
+    columns, side = search._cut(box)
+    assert columns.tolist() == [6, 7, 8]
+    assert side.tolist() == [True, False, False], "by what splits an index in half of what is taken"
+    near = np.array([1.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.97, 0.03, 0.0])
+    box = Box(np.ones(9), np.ones(9), Answer(near, 0.0, None, 0.0), 0.0, True)
+    assert search._cut(box)[0].tolist() == [3, 4, 5], "what is taken nearly all tells little apart"
+
+
 def test_a_plan_is_looked_for_among_what_is_mixed_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     search = search_of({}, [0])

@@ -187,6 +187,32 @@ def test_the_search_by_images_finds_what_the_search_without_finds(monkeypatch: p
         assert found.bound <= plain.price * (1 + 1e-9)
 
 
+def test_where_images_cannot_say_how_axes_stand_these_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a program whose cheapest plan among images costs 4% less than any that they stand for."""
+    case, run, shown = dataclasses.replace(generate(201), mesh=SQUARE), ImageSearch.run, list[Among]()
+    stored = [node.stored_bytes for node in problem_of(201, SQUARE, LINKS).graph.nodes]
+    whole = sum(float(sizes.max()) for sizes in stored if sizes is not None)
+    options = Options(LINKS, capacity_bytes=math.inf, stored_bytes=0.3 * whole + 1)
+
+    class Shown(Exception):
+        pass
+
+    def noted(self: ImageSearch, least: float, below: float) -> Among:
+        shown.append(run(self, least, below))
+        raise Shown
+
+    searched_by_images(monkeypatch)
+    monkeypatch.setattr(ImageSearch, "run", noted)
+    for most in (0, image_program.MOST_APART):
+        monkeypatch.setattr(image_program, "MOST_APART", most)
+        with pytest.raises(Shown):
+            choose(case.program, "main", SQUARE, options)
+    open_, closed = shown
+    assert open_.found is not None and closed.found is not None
+    assert open_.bound < 0.97 * open_.found.price, "the cheapest is known, and not that it is"
+    assert closed.found.price == pytest.approx(open_.found.price) == pytest.approx(closed.bound)
+
+
 @pytest.mark.parametrize("wrong", [1, len(image_program.TIGHTER)], ids=["once", "as often as is tried"])
 def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_asked_for(
     wrong: int, monkeypatch: pytest.MonkeyPatch

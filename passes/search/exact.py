@@ -134,11 +134,10 @@ class Prover:
             near = improved(self.problem.found(best.chosen), ascent, self._cheaper)
             best = replace(near, bound=min(near.price, best.bound)) if near.price < best.price else best
         plan = partial(self._plan, reduced=reduced, ascent=ascent)
-        standing = reduced.standing
+        standing, price = reduced.standing, best.price * unit
         first = None if standing is None or standing is self.problem.representatives else standing[0]
         columns = reduced.program.choice
         program = AxisProgram(self.problem.graph, reduced.model, columns, reduced.kept, plan, unit, first)
-        price = best.price * unit
         search = AxisSearch(program, self.problem.settings, price, known=price if self._is_plan(best) else np.inf)
         search.run(relaxed)
         self.solve_s += search.seconds
@@ -215,19 +214,20 @@ class Prover:
         most_columns: int,
         gap: float,
         among: Mapping[int, Mask] | None = None,
+        standing: Standing | None = None,
     ) -> tuple[Candidate | None, Candidate | None] | None:
         """The cheapest plan within a `gap` that keeps to `limits` and costs less than `known`, which need be no plan,
         of those near a linear relaxation, which may have `MOST_LEFT` columns; where there is none, any that some steps
-        from it lead to. And one that does not keep to them, where that was found instead. `among`: arcs, those of each
-        tensor, besides which none are looked at. None where the program has more than `most_columns`."""
-        alive, arcs = self._alive(ascent, known)
+        from it lead to. And one that does not keep to them, where that was found instead. No arcs of tensors but those
+        `among` are looked at; `standing`: as in `_alive`. None where the program has more than `most_columns`."""
+        alive, arcs = self._alive(ascent, known, standing)
         if among is not None:
             arcs = {t: mask & among[t] for t, mask in arcs.items()}
         if not all(mask.any() for mask in alive):
             return None, None
         if self._least_columns(alive, arcs) > most_columns:
             return None
-        reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
+        reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs), standing=standing)
         unit = _unit(known.price)
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= known.price * unit:

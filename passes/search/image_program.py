@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..layouts.space import Mask
 from .branch_and_bound import NEARLY, press
 from .branch_on_levels import ByLevels
 from .dual_ascent import DualAscent
 from .exact import Prover
 from .images import ImageLimits, Images
 from .less_room import LessRoom
-from .limits import JointLimits, Limits
+from .limits import JointLimits, Limited, Limits
 from .problem import Candidate
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
@@ -271,10 +272,13 @@ class ImageSearch:
         return plan
 
     def _alike(self, plan: Candidate, whole: DualAscent, stored: bool) -> Candidate | None:
-        """A cheaper plan that stores what a plan stores: with that settled, much of how axes stand to each other is. Or
-        one that does all else as it does."""
-        answer = self.prover.near_relaxed(self._fixed(plan, whole, stored), plan, self.limits, MOST_STORED, ROUGH)
-        return None if answer is None else answer[0]
+        """A cheaper plan that stores what a plan stores, one phase after the other, which nothing else connects: with
+        that settled, much of how axes stand to each other is. Or one that does all else as it does."""
+        price, nodes = plan.price, self.prover.problem.graph.nodes
+        for phase in dict.fromkeys(node.phase for node in nodes if node.stored is None) if stored else (None,):
+            answer = self._near_fixed(plan, self._fixed(plan, whole, stored, phase), plan.price, self.limits)
+            plan = plan if answer is None else answer[0] or plan
+        return plan if plan.price < price else None
 
     def _repaired(self, wrong: Candidate | None, whole: DualAscent, below: float) -> Candidate | None:
         """A plan that stores something else than one that is a little beyond the limits, does all else as it does, and
@@ -285,18 +289,38 @@ class ImageSearch:
         own, price, share = self._fixed(wrong, whole, stored=False), min(below, wrong.price * (1 + REPAIRED)), 1.0
         for beyond in MORE_TIGHTLY:
             share *= 1 - beyond * max(self.limits.excess(wrong), LITTLE)
-            known = replace(wrong, price=price, bound=own.bound())
-            answer = self.prover.near_relaxed(own, known, LessRoom(self.limits, share=share), MOST_STORED, ROUGH)
+            answer = self._near_fixed(wrong, own, price, LessRoom(self.limits, share=share))
             if answer is None or answer[1] is None:
                 return None if answer is None else answer[0]
             wrong = answer[1]
         return None
 
-    def _fixed(self, plan: Candidate, whole: DualAscent, stored: bool) -> DualAscent:
-        """An ascent that has settled on plans that store what a plan stores, or that do all else as it does."""
+    def _near_fixed(
+        self, plan: Candidate, own: DualAscent, below: float, limits: Limited
+    ) -> tuple[Candidate | None, Candidate | None] | None:
+        """As `Prover.near_relaxed`, of plans that cost less than `below` and that an ascent allows, of which much is as
+        in a plan. A value all of whose ends are settled moves as it does there."""
+        known = replace(plan, price=below, bound=own.bound())
+        if known.bound >= below:
+            return None
+        settled = [np.count_nonzero(np.isfinite(prices)) == 1 for prices in own.prices]
+        bill, among = self.prover.problem.trees.bill(plan.chosen, plan.shared), dict[int, Mask]()
+        moves = zip(self.prover.problem.graph.tensors, self.prover.problem.distances, strict=True)
+        for t, (tensor, near) in enumerate(moves):
+            if near is not None:
+                among[t] = np.ones(len(near.price), dtype=bool)
+                if all(settled[port.node] for port in (tensor.source, *tensor.uses)):
+                    among[t][:] = False
+                    among[t][list(bill.arcs[t])] = True
+        every = 0, np.ones(len(own.prices[0]), dtype=bool)  # no image stands for what is settled
+        return self.prover.near_relaxed(own, known, limits, MOST_STORED, ROUGH, among, every)
+
+    def _fixed(self, plan: Candidate, whole: DualAscent, stored: bool, phase: str | None = None) -> DualAscent:
+        """An ascent that has settled on plans that store what a plan stores, or that do all else as it does. Of other
+        phases than one, if that is given, all is settled."""
         own = whole.copy()
         for n, node in enumerate(self.prover.problem.graph.nodes):
-            if (node.stored is not None) == stored:
+            if (node.stored is not None) == stored or phase not in (None, node.phase):
                 own.allow(n, np.arange(len(own.prices[n])) == plan.chosen[n])
         for _ in range(SWEEPS):
             own.sweep()

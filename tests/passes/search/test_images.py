@@ -373,6 +373,49 @@ def test_a_plan_beyond_the_limits_is_repaired_by_what_it_stores(monkeypatch: pyt
     assert search._repaired(None, among.ascent, math.inf) is None
 
 
+def test_no_image_stands_for_what_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is repaired whichever of its images it is: also if at a node another choice stands for the one it has."""
+    search, among = search_of(0.6, monkeypatch)
+    assert among.found is not None
+    wrong, problem = beyond(search, among.found), search.prover.problem
+    monkeypatch.setattr(image_program, "MOST_REPAIRED", search.limits.excess(wrong))
+    monkeypatch.setattr(image_program, "REPAIRED", 9.0)
+    node = next(n for n, node in enumerate(problem.graph.nodes) if node.stored is None)
+    others = np.arange(len(problem.prices[node])) != wrong.chosen[node]
+    prices = []
+    for standing in (None, (node, others)):
+        object.__setattr__(problem, "representatives", standing)
+        found = search._repaired(wrong, among.ascent, math.inf)
+        prices.append(None if found is None else found.price)
+    assert prices[0] is not None and prices[0] == prices[1]
+
+
+def test_what_is_alike_is_looked_for_one_phase_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, among = search_of(0.6, monkeypatch)
+    assert among.found is not None
+    plan, problem, asked = (
+        dataclasses.replace(among.found, price=10.0),
+        search.prover.problem,
+        list[tuple[set[Any], float]](),
+    )
+    nodes = [
+        dataclasses.replace(node, phase="prefill" if n % 2 else "decode") for n, node in enumerate(problem.graph.nodes)
+    ]
+    object.__setattr__(problem, "graph", dataclasses.replace(problem.graph, nodes=tuple(nodes)))
+
+    def cheaper(self: ImageSearch, plan: Candidate, own: DualAscent, below: float, limits: Any) -> Any:
+        free = {node.phase for node, prices in zip(nodes, own.prices, strict=True) if np.isfinite(prices).sum() > 1}
+        asked.append((free, below))
+        return dataclasses.replace(plan, price=below - 1), None
+
+    monkeypatch.setattr(ImageSearch, "_near_fixed", cheaper)
+    found = search._alike(plan, among.ascent, stored=True)
+    assert found is not None and found.price == 8.0
+    phases = [free for free, _ in asked]
+    assert phases in ([{"decode"}, {"prefill"}], [{"prefill"}, {"decode"}])
+    assert [below for _, below in asked] == [10.0, 9.0]
+
+
 def test_where_what_a_repair_finds_is_beyond_the_limits_less_room_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     search, among = search_of(0.6, monkeypatch)
     assert among.found is not None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from ..cost.estimate import estimate
 from ..cost.network import Network
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
@@ -20,6 +21,7 @@ from .expansion.once import sent_once
 from .expansion.orders import Orders
 from .layouts.mesh_order import mesh_order
 from .layouts.space import TooLarge
+from .lower.insert import insert
 from .options import Options
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
@@ -89,7 +91,8 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
 
     Several phases store each parameter once, and caches go from each phase to the next; what is
     minimised is the sum over all calls. A product of three and more factors is contracted in the order of fewest
-    operations in each phase, or, where that is cheaper, in one that takes up to twice as many. Where experts are in
+    operations in each phase, or, where that is cheaper, in one that takes up to twice as many. Of plans that send
+    nothing, where communication is minimised, the quickest is looked for by a search of its own. Where experts are in
     groups tokens of a phase go to experts, or, where that is cheaper, once to each group of theirs. Of combinations of
     these that are not planned what all plans cost at the least counts in the bound.
 
@@ -98,6 +101,30 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
     `options.below`.
     """
     names = [phases] if isinstance(phases, str) else list(phases)
+    found = _cheapest(program, names, mesh, options)
+    if options.objective is Objective.COMMUNICATION and found.price == 0:
+        return _computing_least(found, program, names, mesh, options)
+    return found
+
+
+def _computing_least(found: Plan, program: Program, names: Sequence[str], mesh: Mesh, options: Options) -> Plan:
+    """Of the plans that send nothing, of which `found` is one, the one that computes least, all calls counted. It is
+    the quickest of them, and so looked for by time."""
+    calls = {phase.name: phase.calls if len(names) > 1 else 1 for phase in program.phases}
+    computed_s = sum(calls[spmd.phase] * estimate(spmd, options.hardware).totals().apart_s for spmd in insert(found))
+    quickest = replace(options, objective=Objective.TIME, silent=True, below=computed_s)
+    try:
+        least = _cheapest(program, names, mesh, quickest)
+    except (InputError, Cutoff):  # none is known that computes less
+        return found
+    phases = tuple(replace(one, price=0.0, bound=None if one.bound is None else 0.0) for one in least.phases)
+    spent, more = found.timing, least.timing
+    timing = Timing(spent.build_s + more.build_s, spent.solve_s + more.solve_s)
+    return replace(found, stored=least.stored, phases=phases, timing=timing, handovers=least.handovers)
+
+
+def _cheapest(program: Program, names: Sequence[str], mesh: Mesh, options: Options) -> Plan:
+    """As `choose_on` does, of what is priced alone."""
     orders = Combinations(program, names)
     first = orders.programs(orders.first)
     pinned = {pin.value for pin in (*program.pins, *options.pins)}

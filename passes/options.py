@@ -23,7 +23,7 @@ class Options:
     plans that cost less are looked for. `passing`: what a stage of a pipeline pays for results that it hands to the
     next one. `parts`: whether axes may be split in parts. `work`: what searches that are made with these add to.
     `gathering`: how much of it counts, of one phase, that chips gather of what they fetched parts of from their host;
-    what is planned with that is priced otherwise than it is run.
+    what is planned with that is priced otherwise than it is run. `silent`: only plans that send nothing are looked for.
     """
 
     hardware: Hardware
@@ -39,6 +39,7 @@ class Options:
     parts: bool = False
     work: Work = field(default_factory=Work, compare=False)
     gathering: float = 0.0
+    silent: bool = False
 
     @property
     def capacity(self) -> float:

@@ -49,7 +49,9 @@ class Cutoff(EsccError):
 
 
 class Objective(StrEnum):
-    """What a plan is to have least of. MEMORY: stored bytes on a chip, and of those the least time."""
+    """What a plan is to have least of. MEMORY: stored bytes on a chip, and of those the least time. COMMUNICATION: the
+    time of collectives, and of plans that send nothing the least time. Of others that send the same the one that
+    computes least is taken, of one program where few enough are left to tell apart; nothing proves that."""
 
     TIME = "time"
     COMMUNICATION = "communication"

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cost.network import Network
 from ..ir.mesh import Mesh
@@ -36,7 +35,7 @@ from .search.search import search
 from .search.steiner import Distances
 from .search.symmetry import representatives, with_plainest_axes
 
-Floats = NDArray[np.float64]
+COMPUTED = 1e4  # what the least that there is to compute counts where plans send the same; one collective counts 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +79,7 @@ def task_of(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> Ta
     graphs = for_each([p.name for p in bound], graph_of)
     graph = join_phases(graphs, bound)
     moves = all_moves(programs, graph, network)
+    moves = moves.silent if options.silent else moves
     problem = _problem(graph, moves, network, [] if order else alike, options)
     return Task(programs, bound, mesh, options, order, alike, moves, problem)
 
@@ -137,8 +137,9 @@ def _problem(graph: Graph, moves: Moves, network: Network, alike: Sequence[Seque
             known[key] = Distances(arcs.take(some), seconds[some])
         distances.append(known[key])
     if options.objective is Objective.COMMUNICATION:
-        # Of plans that send the same the one that computes least is taken.
-        nodes = tuple(replace(n, rank=0.5 * n.rank + 0.5 * _share(n.seconds)) for n in graph.nodes)
+        # Of plans that send the same the one that computes least is taken, where few enough are left to tell apart.
+        least_s = sum(float(n.seconds.min()) for n in graph.nodes) or 1.0
+        nodes = tuple(replace(n, rank=n.rank + COMPUTED * n.seconds / least_s) for n in graph.nodes)
         graph = replace(graph, nodes=nodes)
         prices = [np.zeros(len(n.seconds)) for n in graph.nodes]
     else:
@@ -147,10 +148,6 @@ def _problem(graph: Graph, moves: Moves, network: Network, alike: Sequence[Seque
     groups = None if moves.groups is None else moves.groups.take(kept)
     standing = representatives(graph, positions)
     return Problem(graph, prices, distances, options.settings, standing, groups, positions)
-
-
-def _share(numbers: Floats) -> Floats:
-    return np.asarray(numbers / (numbers.max(initial=0.0) or 1.0))
 
 
 def alike_axes(network: Network, pins: Sequence[Pin]) -> list[list[str]]:

@@ -13,6 +13,7 @@ from ...ir.diagnostics import Diagnostic, InputError, fail, size_text
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
 from ...passes.options import Options
+from ...passes.plan import Objective
 from ..text.terminal import table, time_text
 from .compiled import Compilation
 from .pipeline import compile_phases
@@ -122,7 +123,8 @@ def _factors(count: int, axes: int, least: int) -> Iterator[tuple[int, ...]]:
 def compile_shapes(
     program: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options, separate: bool = False
 ) -> tuple[Shape, ...]:
-    """Every mesh compiled, the cheapest first; of equal ones the one with fewer axes.
+    """Every mesh compiled, the cheapest first; of those that send or store the same the quickest, and of equal ones
+    the one with fewer axes.
 
     Raises InputError, with what the first mesh says, when no mesh has a plan.
     """
@@ -136,7 +138,8 @@ def compile_shapes(
             shapes.append(Shape(mesh, None, error.diagnostics[0].message))
     if len(refused) == len(meshes):
         raise refused[0]
-    return tuple(sorted(shapes, key=lambda s: s.price))
+    timed = options.objective is Objective.TIME
+    return tuple(sorted(shapes, key=lambda s: (s.price, 0.0 if timed or s.compiled is None else s.compiled.total_s)))
 
 
 def best_of(

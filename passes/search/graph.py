@@ -55,7 +55,8 @@ class Node:
     """Something that chooses.
 
     `seconds[c]` is what choice c costs over all repetitions; `rank[c]` in [0, 1] orders choices that
-    cost the same, plain ones first. `stored_bytes[c]` is what a stored tensor takes on a chip, all
+    cost the same, plain ones first, or where collectives alone have a price counts what they compute
+    beside that. `stored_bytes[c]` is what a stored tensor takes on a chip, all
     repetitions together; None for what counts towards no capacity. A cache that is appended to has
     no node of its own: the append chooses for it. `phase`: whose it is, None if several phases' (see
     `join_phases`).

@@ -47,6 +47,13 @@ class Moves:
 
         return Trees(graph.tensors, near, self.groups, settings)
 
+    @property
+    def silent(self) -> Moves:
+        """Those that send nothing."""
+        free = [np.flatnonzero(seconds == 0) for seconds in self.seconds]
+        arcs = [None if own is None else own.take(some) for own, some in zip(self.arcs, free, strict=True)]
+        return Moves(arcs, [np.zeros(len(some)) for some in free], None)
+
     def prices(self, paid: TreeCosts) -> list[float]:
         """What each tensor's collectives cost, the latency of a group at the first that is in it."""
         out: list[float] = []

@@ -25,7 +25,7 @@ from escc.passes.choose import choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 from escc.passes.options import Options
-from escc.passes.plan import Objective, Plan
+from escc.passes.plan import Objective, Outcome, Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HARDWARE = Hardware.of_paper("tpu-v4")
@@ -172,6 +172,90 @@ def test_of_plans_that_send_nothing_one_that_computes_little_is_taken() -> None:
     _, spmd = planned(program(MATMUL), "2x2", Objective.COMMUNICATION)
     (matmul,) = estimate(spmd, HARDWARE).ops
     assert matmul.flops == 2 * 512 * 1024 * 4096 / 4
+
+
+EXPERTS = """
+dim B, L
+dim E = 64, N = 4, Y = 6, F = 32
+dim X = N * Y
+main(x: bf16[B,L,E]) {
+  param Wr: bf16[E,X]
+  param Wi: bf16[X,E,F]
+  param Wd: bf16[X,F,E]
+  s[B,L,X] = x[B,L,E] * Wr[E,X]
+  p = softmax(s, over=X)
+  m = choose(p, over=X, keep=2)
+  w = m * p / sum(m * p, over=X)
+  e[B,L,X,E] = m[B,L,X] * x[B,L,E]
+  u[B,L,X,F] = e[B,L,X,E] * Wi[X,E,F]
+  h = gelu(u)
+  d[B,L,X,E] = h[B,L,X,F] * Wd[X,F,E]
+  y[B,L,E] = w[B,L,X] * d[B,L,X,E]
+  return x + y
+}
+phase prefill { B = 12, L = 64 }
+phase decode { B = 12, L = 1, calls = 20 }
+"""
+
+
+PROJECTIONS = """
+dim B, E = 512, F = 2048
+main(x: bf16[B,E]) {
+  param W, V: bf16[E,F]
+  param D: bf16[F,E]
+  u[B,F] = x[B,E] * W[E,F]
+  v[B,F] = x[B,E] * V[E,F]
+  h = gelu(u) * v
+  y[B,E] = h[B,F] * D[F,E]
+  return y
+}
+phase first { B = 64 }
+phase second { B = 48, calls = 9 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "mesh", "pins", "slower"),
+    [
+        (example("feed-forward"), "2x4", "", 1e15),
+        (program(PROJECTIONS), "4", "stored W E_xF\nresult y BE", 1e3),
+    ],
+)
+def test_of_plans_that_send_the_same_the_one_that_computes_least_in_all_is_taken(
+    layer: Program, mesh: str, pins: str, slower: float
+) -> None:
+    """It is the quickest on a network so slow that the quickest plan sends as little."""
+    phases, chips = [phase.name for phase in layer.phases], Mesh.parse(mesh)
+    slow = replace(HARDWARE, network_bytes_per_s=HARDWARE.network_bytes_per_s / slower)
+    held = parse_pins(Source("test.pins", pins), layer)
+
+    def seconds(plan: Plan) -> tuple[float, float]:
+        """What all calls take for collectives, and for ops."""
+        totals = [estimate(spmd, HARDWARE).totals() for spmd in insert(plan)]
+        calls = [phase.calls if len(phases) > 1 else 1 for phase in layer.phases]
+        each = list(zip(calls, totals, strict=True))
+        return math.fsum(n * found.comm_s for n, found in each), math.fsum(n * found.op_s for n, found in each)
+
+    least = choose(layer, phases, chips, Options(HARDWARE, Objective.COMMUNICATION, pins=held))
+    sent_s, computed_s = seconds(least)
+    assert least.outcome is Outcome.OPTIMAL
+    assert least.price == pytest.approx(sent_s)
+    assert (sent_s > 0) == bool(pins)
+    quickest = choose(layer, phases, chips, Options(slow, pins=held))
+    assert seconds(quickest) == pytest.approx((sent_s, computed_s), rel=1e-6)
+
+
+def test_phases_that_send_nothing_compute_together_what_they_compute_alone() -> None:
+    """Weights are whole on every chip in each, so that none has to give way; all calls count."""
+    layer, mesh, measured = program(EXPERTS), Mesh.parse("3"), Hardware.load("h100")
+
+    def computed_s(*phases: str) -> float:
+        plan = choose(layer, phases, mesh, Options(measured, Objective.COMMUNICATION))
+        assert plan.price == plan.bound == 0
+        totals = [estimate(spmd, measured).totals() for spmd in insert(plan)]
+        return math.fsum(layer.phase(name).calls * found.total_s for name, found in zip(phases, totals, strict=True))
+
+    assert computed_s("prefill", "decode") == pytest.approx(computed_s("prefill") + computed_s("decode"))
 
 
 def test_tiny_and_large_prices() -> None:

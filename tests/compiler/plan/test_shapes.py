@@ -29,6 +29,7 @@ from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.lower.insert import spell_handovers
 from escc.passes.options import Options
+from escc.passes.plan import Objective
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -57,6 +58,18 @@ def test_the_cheapest_shape_comes_first_and_each_is_shown() -> None:
     lines = ranking(shapes).splitlines()
     assert len(lines) == 2 + len(shapes)
     assert "x".join(map(str, shapes[0].mesh.sizes)) in lines[2]
+
+
+def test_of_shapes_that_send_the_same_the_quickest_comes_first() -> None:
+    program = load(EXAMPLES / "feed-forward.esti", {"B": 12, "E": 1020, "F": 4092})
+    options = Options(Hardware.of_paper("tpu-v4"), Objective.COMMUNICATION)
+    meshes = [Mesh.parse("8"), Mesh.parse("2x4")]  # 8 divides no dim
+    for given in (meshes, meshes[::-1]):
+        shapes = compile_shapes(program, ["main"], given, options)
+        assert [shape.price for shape in shapes] == [0, 0]
+        assert [shape.mesh.sizes for shape in shapes] == [(2, 4), (8,)]
+        taken_s = [shape.compiled.total_s for shape in shapes if shape.compiled]
+        assert taken_s == sorted(set(taken_s))
 
 
 def test_a_model_that_fits_no_shape_is_refused() -> None:

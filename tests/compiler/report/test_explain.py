@@ -203,8 +203,10 @@ def test_at_each_turn_the_search_is_never_worse_than_the_best_named_layout() -> 
         assert one["found"]["seconds"] <= one["best_named"]["seconds"] * (1 + 1e-9)
     for one in found[::2]:  # with HBM to spare, whole copies of the weights, and nothing is sent
         assert one["found"] == {"seconds": 0.0, "bytes_sent": 0.0} and one["gain"] == 1.0
-        assert [(w["name"], w["stored"], w["used"]) for w in one["weights"]] == [("Wi", "EF", "EF"), ("Wo", "FE", "FE")]
-        assert one["stored_bytes"] == 2 * 2 * 16384 * 65536
+        # Where tokens are few reading weights takes longest, and chips that have the same tokens share Wo.
+        last, ways = ("FE_yz", 16) if one["at"] == 512 else ("FE", 1)
+        assert [(w["name"], w["stored"], w["used"]) for w in one["weights"]] == [("Wi", "EF", "EF"), ("Wo", last, last)]
+        assert one["stored_bytes"] == 2 * 16384 * 65536 * (1 + 1 / ways)
     for one in found[1::2]:  # as they are stored, the published layouts send least
         assert one["gain"] == 0.0
         assert one["found"]["bytes_sent"] == pytest.approx(one["best_named"]["bytes_sent"], rel=1e-12)

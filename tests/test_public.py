@@ -93,6 +93,47 @@ def test_a_count_of_chips_is_ranked() -> None:
     assert plan.report().startswith("Slice shapes, cheapest first")
 
 
+def test_what_a_user_should_know_of_the_chips_is_a_warning() -> None:
+    model = escc.load(EXAMPLE, {"B": 24, "E": 24, "F": 24})
+    plan = escc.compile(model, "24", "tpu-v4")
+    (said,) = plan.warnings
+    assert said.message == "No slice of 24 chips of tpu-v4 is offered."
+    (explained,) = escc.explain(model, "24", "tpu-v4")
+    assert explained.warnings == (said,)
+    idle = escc.compile(model, "x=24,y=5", "tpu-v4")
+    assert ["axis `y` (5) can split no dim" in one.message for one in idle.warnings] == [True]
+    (formulas,) = escc.explain(model, "x=24,y=5", "tpu-v4")
+    assert formulas.warnings == idle.warnings
+    assert plan.module_warnings == () == small().warnings
+
+
+def test_what_a_user_should_know_of_stages_is_a_warning() -> None:
+    model, asked = escc.parse(TINY_DECODER.replace("repeat 5", "repeat 2")), {"decode": 1}
+    plan = escc.compile(model, "10", "tpu-v4", phases="decode", stages=2, micro_batches=asked)
+    assert isinstance(plan, escc.CompiledPipeline)
+    said = [one.message for one in plan.warnings]
+    assert said[0] == "No slice of 10 chips of tpu-v4 is offered."
+    assert len(plan.warnings) == len(set(plan.warnings)), "what is said of two stages is said once"
+    assert "In phase `decode` axis `y` (5) can split no dim of the program; it replicates." in said
+    explained = escc.explain(model, "10", "tpu-v4", phases="decode", stages=2, micro_batches=asked)
+    assert isinstance(explained, escc.ExplainedPipeline) and explained.warnings == plan.warnings
+
+
+def test_figures_of_the_datasheet_are_of_a_chip_that_is_named() -> None:
+    model, measured = escc.load(EXAMPLE, {"B": 8, "E": 32, "F": 64}), escc.Hardware.load("tpu-v4")
+    peaks = escc.Hardware.load("tpu-v4", datasheet=True)
+    named = escc.compile(model, "2x2", "tpu-v4", datasheet=True)
+    assert escc.compile(model, "2x2", peaks, datasheet=True).seconds == named.seconds != small().seconds
+    for asked in (escc.compile, escc.explain):
+        with pytest.raises(
+            escc.InputError, match="`datasheet` is of a chip that is named, and tpu-v4-measured is"
+        ) as e:
+            asked(model, "2x2", measured, datasheet=True)
+        assert (
+            e.value.diagnostics[0].hint == 'name it, as "tpu-v4", or load it by `Hardware.load(NAME, datasheet=True)`'
+        )
+
+
 def test_phases_are_chosen_and_named() -> None:
     model = escc.parse(TEXT)
     plan = escc.compile(model, "2", "tpu-v4")

@@ -325,7 +325,7 @@ def compile_command(
         return
     _remark(compiled)
     if emit is Emit.JAX:
-        complain([warning for one in compiled.phases for warning in late("compiler.jax.planned").too_large(one)])
+        complain(compiled.module_warnings)
     if on_tpu:
         writing.check_on_tpu(compiled)
     writing.show(compiled, paddings, serves)

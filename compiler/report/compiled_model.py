@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -39,7 +39,7 @@ class CompiledModel:
     `shapes`: where a count of chips was asked for, all shapes of slice, cheapest first; the phases are those of
     the first. `offloaded`: what is streamed from the host, where that was asked for. `choice`: what is to be said of
     batches, streams and stages that were tried. `tried`: the ways to have stages, or none, where stages were asked for.
-    Printed, it is its report without the program.
+    `remarks`: what is to be said of the chips that were asked for. Printed, it is its report without the program.
     """
 
     phases: Compilation
@@ -47,6 +47,7 @@ class CompiledModel:
     offloaded: Offloaded | None = None
     choice: str = ""
     tried: tuple[Try, ...] = ()
+    remarks: tuple[Diagnostic, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -70,7 +71,13 @@ class CompiledModel:
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """What a user should know, and may well want."""
-        return (*self.phases.warnings, *unfilled(self.program, [one.phase for one in self.phases]))
+        return (*self.remarks, *self.phases.warnings, *unfilled(self.program, [one.phase for one in self.phases]))
+
+    @property
+    def module_warnings(self) -> tuple[Diagnostic, ...]:
+        """What a user should know of its JAX modules: which take more of a chip than there is, and their plan not."""
+        planned = late("compiler.jax.planned")
+        return tuple(warning for one in self.phases for warning in planned.too_large(one))
 
     @property
     def seconds(self) -> float:
@@ -214,12 +221,12 @@ def compile(
     `program`: as `load` and `parse` give it, or a file or shipped model for `load`. `mesh`: `4x4x4`,
     `node=2,gpu=8`, or a count of chips, `64`, of which all shapes of slice that are offered are compiled, with
     `any_shape` the others too. `hardware`: a preset, with the figures that were measured unless `datasheet` is
-    given, or a file, `NAME.toml`; `engine`: what serves, `vllm` or a file; `network`, `flat` or `links`, says how
-    the network is seen. `objective`: `time`, `communication` or `memory`. `hbm_fraction` of the memory of a chip is
-    used. `separate` plans each phase alone; `overlap` puts collectives into loops with einsums; `check` runs the
-    plan on virtual chips. `capacity`: for how many chosen entries modules and plan have room, of those that are
-    expected; None or `full`: for all. `skew`: how many times the mean load of chosen entries the busiest chip has.
-    `parts`: look for plans that split axes of the mesh in parts, too.
+    given, or a file, `NAME.toml`, or a `Hardware`, whose figures are its own; `engine`: what serves, `vllm` or a file;
+    `network`, `flat` or `links`, says how the network is seen. `objective`: `time`, `communication` or `memory`.
+    `hbm_fraction` of the memory of a chip is used. `separate` plans each phase alone; `overlap` puts collectives into
+    loops with einsums; `check` runs the plan on virtual chips. `capacity`: for how many chosen entries modules and plan
+    have room, of those that are expected; None or `full`: for all. `skew`: how many times the mean load of chosen
+    entries the busiest chip has. `parts`: look for plans that split axes of the mesh in parts, too.
 
     `stages`: over how many stages the layers are divided, along an axis of as many chips, or `auto`: along any, or
     none, whichever is quickest; then a CompiledPipeline comes back, a CompiledModel where there are none.
@@ -233,7 +240,7 @@ def compile(
     chosen = program if isinstance(program, Program) else load(program)
     chosen = with_capacity(chosen, capacity_of(None if capacity is None else str(capacity)))
     chosen = with_skew(chosen, skew_of(str(skew)))
-    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware, datasheet)
+    chip = _chip(hardware, datasheet)
     if network is not None:
         chip = chip.with_network(one_of(Convention, network, "network"))
     if engine is not None:
@@ -247,7 +254,7 @@ def compile(
         overlap=overlap,
         parts=parts,
     )
-    meshes, _ = meshes_to_compile(str(mesh) if isinstance(mesh, int) else mesh, chip, any_shape)
+    meshes, remarks = meshes_to_compile(str(mesh) if isinstance(mesh, int) else mesh, chip, any_shape)
     streams = one_of(Offload, offload, "kind of tensors to offload")
     names = select_phases(chosen, phases)
     if stages is None and micro_batches:
@@ -258,7 +265,18 @@ def compile(
     counts = counts_of(micro_batches or {}, names)
     layers_ahead = ahead_of(ahead, streams is not Offload.NONE or bool(chosen.on_host))
     way = Way(None if stages is None else _stages(stages), counts, streams, layers_ahead, separate, check)
-    return compile_model(chosen, meshes, options, names, way)
+    return replace(compile_model(chosen, meshes, options, names, way), remarks=remarks)
+
+
+def _chip(hardware: Hardware | str, datasheet: bool) -> Hardware:
+    """The chip that is named, or given. Raises InputError where the datasheet's figures are asked for of one that is
+    given with measured ones."""
+    if not isinstance(hardware, Hardware):
+        return Hardware.load(hardware, datasheet)
+    if datasheet and not hardware.at_peaks:
+        hint = f'name it, as "{hardware.chip}", or load it by `Hardware.load(NAME, datasheet=True)`'
+        raise fail(f"`datasheet` is of a chip that is named, and {hardware.name} is given with its figures.", hint=hint)
+    return hardware
 
 
 def _stages(wanted: int | str) -> int:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from ...ir.diagnostics import Diagnostic
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
+from ..plan.pipeline import unfilled
 from ..plan.staged import Staged
 from ..plan.tries import Try, outcome_of
 from ..text.arguments import one_of
@@ -23,11 +25,13 @@ from .text import Detail
 class CompiledPipeline:
     """The stages of a program along an axis of a mesh, compiled, each with all phases. `tried`: every way to divide the
     chips that was tried, the quickest first, which is this one. `choice`: what is to be said of batches that were
-    tried. Printed, it is its report without the programs."""
+    tried. `remarks`: what is to be said of the chips that were asked for. Printed, it is its report without the
+    programs."""
 
     staged: Staged
     tried: tuple[Try, ...]
     choice: str = ""
+    remarks: tuple[Diagnostic, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -53,6 +57,12 @@ class CompiledPipeline:
     def micro_batches(self) -> dict[str, int]:
         """How many micro-batches each phase has."""
         return {phase: rounds.micro_batches for phase, rounds in self.staged.plan.rounds}
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What a user should know, and may well want: each once, of whatever stages."""
+        of_stages = (warning for stage in self.stages for warning in stage.warnings)
+        return (*self.remarks, *dict.fromkeys(of_stages), *unfilled(self.program, list(self.micro_batches)))
 
     @property
     def outcome(self) -> Outcome:

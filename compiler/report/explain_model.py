@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack, overload
 
@@ -74,5 +75,6 @@ def explain(
         raise fail("`trace` does not go with `stages`.", hint="leave one of them out")
     compiled = compile(program, mesh, hardware, phases, stages=stages, **options)
     if isinstance(compiled, CompiledPipeline):
-        return explain_pipeline(compiled.staged, wanted, drop_ones)
-    return tuple(explained_phase(one, wanted, drop_ones, trace) for one in compiled.phases)
+        return replace(explain_pipeline(compiled.staged, wanted, drop_ones), warnings=compiled.warnings)
+    found = [explained_phase(one, wanted, drop_ones, trace) for one in compiled.phases]
+    return tuple(replace(one, warnings=(*compiled.remarks, *one.warnings)) for one in found)

@@ -10,6 +10,7 @@ import sympy
 from sympy import Expr, Symbol
 
 from ...cost.formulas.symbolic import Form
+from ...ir.diagnostics import Diagnostic
 from ..plan.staged import Staged
 from ..text.terminal import table, time_text
 from .explain_text import Explained, as_json, as_text, explained_phase, plain
@@ -35,11 +36,12 @@ class PhaseFormula:
 @dataclass(frozen=True)
 class ExplainedPipeline:
     """What is shown of a pipeline, and printed: the formulas of all calls of its `phases`; and of its `stages` each
-    phase, in seconds of one micro-batch."""
+    phase, in seconds of one micro-batch. `warnings`: what a user should know of the plan, and may well want."""
 
     name: str
     phases: tuple[PhaseFormula, ...]
     stages: tuple[tuple[Explained, ...], ...]
+    warnings: tuple[Diagnostic, ...] = ()
 
     def __str__(self) -> str:
         return pipeline_text(self)

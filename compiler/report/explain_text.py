@@ -12,6 +12,7 @@ from sympy import Expr
 from ...cost.formulas.symbolic import Form
 from ...cost.hardware import Convention
 from ...cost.simulate.trace import MOST_CHIPS, Trace, traces
+from ...ir.diagnostics import Diagnostic
 from ..plan.compiled import CompiledPhase
 from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
@@ -30,12 +31,13 @@ NO_LINKS = "Nothing is traced: `--network flat` gives a chip one bandwidth and n
 @dataclass(frozen=True)
 class Explained:
     """What is shown of one phase. `traces`: its collectives as simulated, None where that was not asked
-    for or is impossible; `note`: why it is."""
+    for or is impossible; `note`: why it is. `warnings`: what a user should know of the plan, and may well want."""
 
     explanation: Explanation
     comparison: Comparison | None = None
     traces: tuple[Trace, ...] | None = None
     note: str | None = None
+    warnings: tuple[Diagnostic, ...] = ()
 
     def __str__(self) -> str:
         return as_text(self)
@@ -49,7 +51,7 @@ def explained_phase(
     linked = compiled.hardware.convention is Convention.LINKS
     found = traces(compiled.spmd, compiled.hardware) if trace and linked else None
     note = NO_LINKS if trace and not linked else None
-    return Explained(explain_phase(compiled, form, drop_ones), rivals, found, note)
+    return Explained(explain_phase(compiled, form, drop_ones), rivals, found, note, compiled.warnings)
 
 
 def as_text(explained: Explained) -> str:

@@ -31,7 +31,7 @@ from ..plan.serving import (
     served,
     sized_by_stream,
 )
-from ..plan.shapes import Shape, best_of, mesh_name, meshes_to_compile, ranking
+from ..plan.shapes import Shape, mesh_name, meshes_to_compile, ranking
 from ..plan.way import Offload, Way, ahead_of
 from ..report.compiled_model import CompiledModel, compile_model
 from ..report.served_stream import ServedStream
@@ -239,7 +239,7 @@ def compile_command(
         typer.Option(
             metavar="DIM=N|auto",
             help="Pad a dim, in all phases. May be repeated. With `auto` sizes that the axes divide are tried for all "
-            "other dims; of a count of chips on the best shape.",
+            "other dims; of a count of chips on each of its shapes, before the best is taken.",
         ),
     ] = None,
     check: Annotated[
@@ -303,17 +303,19 @@ def compile_command(
     layers_ahead = ahead_of(ahead, offload is not Offload.NONE or bool(model.on_host), "--")
     way = Way(wanted, counts, offload, layers_ahead, separate, check, best_batch)
     opt.refuse_way(way, parts, "auto" in (pad or []), stream is not None, bool(model.on_host))
-    paddings, auto, mesh = None, None, meshes[0]
+    paddings, auto = None, None
     shapes: tuple[Shape, ...] = ()
     if "auto" in (pad or []):
-        shapes, mesh = best_of(model, phases, meshes, options, separate)
         padding = late("compiler.plan.autopad")
-        auto = padding.pad_auto(lambda more: loaded({**pads, **more}), phases, mesh, options, separate)
+        shapes, auto = padding.pad_shapes(lambda more: loaded({**pads, **more}), phases, meshes, options, separate)
         paddings = padding.padding_text(auto)
 
     def planned(given: Options) -> CompiledModel | CompiledPipeline:
         if auto is None:
             return compile_model(model, meshes, given, phases, way)
+        if given is options and not check:
+            return CompiledModel(auto.compiled, shapes)
+        mesh = shapes[0].mesh if shapes else meshes[0]
         return CompiledModel(compile_phases(auto.program, phases, mesh, given, check, separate), shapes)
 
     compiled = planned(options) if stream is None else _beside_prompts(stream, options, planned)

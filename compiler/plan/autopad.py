@@ -16,7 +16,9 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.options import Options
 from ..text.terminal import table
+from .compiled import Compilation
 from .pipeline import compile_phases
+from .shapes import Shape, ranked
 
 MOST_GROWTH = 1.5  # a padded size over the true one
 MOST_TRIALS = 30  # whole plans, beside the one without padding
@@ -37,10 +39,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class AutoPadding:
-    """The program of the cheapest trial. `trials`: in order, the first without padding. `left`: how many
-    were not tried, being too many."""
+    """The program of the cheapest trial, and what was compiled of it. `trials`: in order, the first without padding.
+    `left`: how many were not tried, being too many."""
 
     program: Program
+    compiled: Compilation
     best: Trial
     trials: tuple[Trial, ...]
     left: int
@@ -55,32 +58,54 @@ def pad_auto(
     is said of the program as it is, when no trial has a plan.
     """
 
-    def planned(program: Program) -> float:
-        compiled = compile_phases(program, phases, mesh, options, separate=separate)
-        return compiled.price
+    def planned(program: Program) -> Compilation:
+        return compile_phases(program, phases, mesh, options, separate=separate)
 
     search = _Search(load, planned, padded_sizes(load({}), mesh))
     best = search.run()
-    if math.isinf(best.price):
-        planned(load({}))
-    return AutoPadding(load(dict(best.pads)), best, tuple(search.trials.values()), len(search.left))
+    compiled = search.compiled or planned(load({}))  # which raises
+    return AutoPadding(load(dict(best.pads)), compiled, best, tuple(search.trials.values()), len(search.left))
+
+
+def pad_shapes(
+    load: Callable[[Pads], Program],
+    phases: Sequence[str],
+    meshes: Sequence[Mesh],
+    options: Options,
+    separate: bool = False,
+) -> tuple[tuple[Shape, ...], AutoPadding]:
+    """Several meshes, each with the padding that `pad_auto` finds for it, as `ranked` has them; of one mesh no shapes.
+    And the padding of the first. Raises InputError, with what the first mesh says, when none has a plan."""
+    found: dict[Mesh, AutoPadding] = {}
+
+    def made(mesh: Mesh) -> Compilation:
+        found[mesh] = pad_auto(load, phases, mesh, options, separate)
+        return found[mesh].compiled
+
+    shapes = ranked(meshes, made, options)
+    return shapes if len(meshes) > 1 else (), found[shapes[0].mesh]
 
 
 class _Search:
     """Changes of one dim at a time. `trials`: by the pads; `left`: those not tried; `fixed`: dims that the
-    program does not let be padded."""
+    program does not let be padded; `compiled`: what came of the cheapest so far, None where none has a plan."""
 
     def __init__(
-        self, load: Callable[[Pads], Program], planned: Callable[[Program], float], sizes: Mapping[str, Sequence[int]]
+        self,
+        load: Callable[[Pads], Program],
+        planned: Callable[[Program], Compilation],
+        sizes: Mapping[str, Sequence[int]],
     ) -> None:
         self.load, self.planned, self.sizes = load, planned, sizes
         self.trials: dict[PadItems, Trial] = {}
         self.left: set[PadItems] = set()
         self.fixed: set[str] = set()
+        self.compiled: Compilation | None = None
 
     def run(self) -> Trial:
         """The cheapest trial, beside which no change of one dim is cheaper."""
-        best, before = self.tried((), None), None
+        before = None
+        best, self.compiled = self.tried((), None)
         while best is not before:
             before = best
             for dim in self.sizes:
@@ -90,9 +115,9 @@ class _Search:
                     if len(self.trials) > MOST_TRIALS:
                         self.left.add(pads)
                         continue
-                    trial = self.tried(pads, dim)
+                    trial, compiled = self.tried(pads, dim)
                     if trial.price < best.price * (1 - LEAST_GAIN):
-                        best = trial
+                        best, self.compiled = trial, compiled
         return best
 
     def changes(self, pads: PadItems, dim: str) -> list[PadItems]:
@@ -101,9 +126,9 @@ class _Search:
         every = [chosen | {dim: size} for size in (*self.sizes[dim], 0)]
         return [tuple((d, each[d]) for d in self.sizes if each.get(d)) for each in every]
 
-    def tried(self, pads: PadItems, dim: str | None) -> Trial:
-        """A whole plan with these pads, of which that of `dim` is new."""
-        trial = Trial(pads)
+    def tried(self, pads: PadItems, dim: str | None) -> tuple[Trial, Compilation | None]:
+        """A whole plan with these pads, of which that of `dim` is new, and what was compiled."""
+        trial, compiled = Trial(pads), None
         try:
             program = self.load(dict(pads))
         except InputError as error:
@@ -111,11 +136,12 @@ class _Search:
             self.fixed |= {dim} if dim else set()
         else:
             try:
-                trial = replace(trial, price=self.planned(program))
+                compiled = self.planned(program)
+                trial = replace(trial, price=compiled.price)
             except InputError as error:
                 trial = replace(trial, reason=error.diagnostics[0].message)
         self.trials[pads] = trial
-        return trial
+        return trial, compiled
 
 
 def padded_sizes(program: Program, mesh: Mesh) -> dict[str, tuple[int, ...]]:

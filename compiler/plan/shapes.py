@@ -5,7 +5,7 @@ Non-goals: meshes of unlike hardware, and axes beyond those that the hardware's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...cost.hardware import Hardware, Switch, Torus
@@ -123,16 +123,22 @@ def _factors(count: int, axes: int, least: int) -> Iterator[tuple[int, ...]]:
 def compile_shapes(
     program: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options, separate: bool = False
 ) -> tuple[Shape, ...]:
-    """Every mesh compiled, the cheapest first; of those that send or store the same the quickest, and of equal ones
-    the one with fewer axes.
+    """Every mesh compiled, as `ranked` has them. Raises InputError, with what the first mesh says, when no mesh has a
+    plan."""
+    return ranked(meshes, lambda mesh: compile_phases(program, phases, mesh, options, separate=separate), options)
 
-    Raises InputError, with what the first mesh says, when no mesh has a plan.
+
+def ranked(meshes: Sequence[Mesh], made: Callable[[Mesh], Compilation], options: Options) -> tuple[Shape, ...]:
+    """What is `made` of every mesh, the cheapest first; of those that send or store the same the quickest, and of equal
+    ones the one with fewer axes.
+
+    Raises InputError, with what the first mesh says, when nothing can be made of any.
     """
     shapes: list[Shape] = []
     refused: list[InputError] = []
     for mesh in meshes:
         try:
-            shapes.append(Shape(mesh, compile_phases(program, phases, mesh, options, separate=separate)))
+            shapes.append(Shape(mesh, made(mesh)))
         except InputError as error:
             refused.append(error)
             shapes.append(Shape(mesh, None, error.diagnostics[0].message))

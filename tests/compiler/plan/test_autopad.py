@@ -10,8 +10,9 @@ from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
 from escc.compiler.plan import autopad as module
-from escc.compiler.plan.autopad import AutoPadding, pad_auto, padded_sizes, padding_text
+from escc.compiler.plan.autopad import AutoPadding, pad_auto, pad_shapes, padded_sizes, padding_text
 from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.shapes import best_of
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
@@ -124,6 +125,42 @@ def test_padding_may_be_what_makes_a_model_fit(tmp_path: Path) -> None:
     assert [line.split()[-2:] for line in lines if "chosen" in line] == [["1.0000", "chosen"]]
     done = invoke("compile", str(path), "--chips", "2", "--pad", "auto")
     assert done.exit_code == 0 and "take at least" in done.stdout and "1.0000  chosen" in done.stdout
+
+
+def test_a_shape_that_fits_only_when_padded_is_planned(tmp_path: Path) -> None:
+    """Of a count of chips no shape has a plan without padding."""
+    path = tmp_path / "odd.esti"
+    path.write_text("dim E = 163841, F = 163841\nmain(x: bf16[E]) { param W: bf16[E,F]\n"
+                    "y[F] = x[E] * W[E,F]\nreturn y }\n")  # fmt: skip
+    chip = "--hardware", "h100", "--hbm-fraction", "0.5"
+    done = invoke("compile", str(path), "--chips", "4", *chip, "--pad", "auto")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Slice shapes, cheapest first"
+    assert sorted(line.split()[0] for line in lines[2:4]) == ["2x2", "4"]
+    assert any(line.endswith("  1.0000  chosen") for line in lines)
+    refused = invoke("compile", str(path), "--chips", "4", *chip)
+    assert refused.exit_code == 1 and "take at least" in refused.stderr
+
+
+def test_each_shape_is_padded_before_the_best_is_taken(tmp_path: Path) -> None:
+    """As it is B divides by 3 alone; padded it goes over all chips of both, of which that of fewer axes is first."""
+    path, meshes = tmp_path / "odd.esti", [Mesh.parse("6"), Mesh.parse("2x3")]
+    path.write_text("dim B = 9999, E = 11, F = 13\nmain(x: bf16[B,E]) { param W: bf16[E,F]\n"
+                    "y[B,F] = x[B,E] * W[E,F]\nreturn y }\n")  # fmt: skip
+
+    def program(more: Mapping[str, int]) -> Program:
+        return load(path, pads=more)
+
+    _, plain = best_of(program({}), ["main"], meshes, OPTIONS)
+    shapes, auto = pad_shapes(program, ["main"], meshes, OPTIONS)
+    each = [pad_auto(program, ["main"], mesh, OPTIONS) for mesh in meshes]
+    assert [shape.price for shape in shapes] == sorted(one.best.price for one in each)
+    assert (plain, shapes[0].mesh) == (meshes[1], meshes[0])
+    assert auto.best.price == shapes[0].price and auto.program.padding
+    assert shapes[0].compiled is auto.compiled
+    alone, same = pad_shapes(program, ["main"], meshes[:1], OPTIONS)
+    assert alone == () and same.best == each[0].best
 
 
 def invoke(*arguments: str) -> Result:

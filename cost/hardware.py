@@ -23,7 +23,7 @@ from ..ir.diagnostics import Source, did_you_mean, fail
 from ..ir.dtype import Dtype
 from ..ir.text.read import read_source
 from .elementwise import larger, root_of_squares
-from .hardware_file import ENGINE, HARDWARE, Tables, file_text, place_of, read_slices, read_tables
+from .hardware_file import ENGINE, HARDWARE, MEASURED_KINDS, Tables, file_text, place_of, read_slices, read_tables
 from .ops import FP8_KERNELS, Work
 
 BORROWED_ERROR = 0.25  # of log(predicted / measured), for a chip with the shares of another
@@ -139,7 +139,8 @@ class Protocols:
 class Engine:
     """What a program that serves a model takes beside what the chips do: of a step, and of each repetition of a
     repeat. `all_reduce`: its own all-reduce behind a switch, None where it has the chip's. `error`: as of
-    Calibrated, of steps."""
+    Calibrated, of whole steps with this engine, 0 where none were measured. They ran on some chip, which need not be
+    the one that is planned for: so a prediction is as sure as the less sure of engine and chip."""
 
     name: str
     step_s: float = 0.0
@@ -219,7 +220,7 @@ class Hardware:
         """
         if name.endswith(".toml"):
             own = parse_hardware(read_source(Path(name)))
-            return own if datasheet or not own.at_peaks else _like(own)
+            return own if datasheet else _like(own)
         if datasheet:
             return _preset(name)
         if name + MEASURED in presets():
@@ -254,10 +255,25 @@ class Hardware:
     @property
     def at_peaks(self) -> bool:
         """Whether nothing was measured, so that peaks count as if they were reached."""
-        found = self.calibrated
-        return (
-            found.compute_efficiency == found.hbm_efficiency == found.network_efficiency == 1.0 and not self.protocols
-        )
+        return self.ops_at_peaks and self.links_at_peak and not self.protocols
+
+    @property
+    def ops_at_peaks(self) -> bool:
+        """Whether nothing was measured of what ops take."""
+        return self.calibrated.compute_efficiency == self.calibrated.hbm_efficiency == 1.0
+
+    @property
+    def links_at_peak(self) -> bool:
+        """Whether the rate of links is the datasheet's, for collectives without protocols of their own."""
+        return self.calibrated.network_efficiency == 1.0
+
+    @property
+    def unmeasured_kinds(self) -> tuple[CollectiveKind, ...]:
+        """Of the kinds of collectives that can be measured those that were not, as the network is seen."""
+        counts = isinstance(self.fabric, Switch) and self.convention is Convention.LINKS
+        own = dict(self.protocols) if counts else {}
+        kinds = (CollectiveKind(kind) for kind in MEASURED_KINDS)
+        return tuple(kind for kind in kinds if kind not in own) if self.links_at_peak else ()
 
     def with_network(self, convention: str | None) -> Hardware:
         """The same chip with its network seen by another convention, `flat` or `links`; None leaves its own."""
@@ -361,9 +377,10 @@ def _names(folder: ModuleType) -> tuple[str, ...]:
 
 
 def _like(hardware: Hardware) -> Hardware:
-    """A chip with the shares and latencies of the one that it is measured like, if there is one."""
-    if hardware.measured_like is None:
-        return hardware
+    """A chip with the shares and latencies of the one that it is measured like, if there is one and it has none of its
+    own, with which it is like no other."""
+    if hardware.measured_like is None or not hardware.at_peaks:
+        return replace(hardware, measured_like=None)
     other = _preset(hardware.measured_like)
     error = max(other.calibrated.error, BORROWED_ERROR)
     share = hardware.matmul_share or other.calibrated.compute_efficiency

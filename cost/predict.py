@@ -6,10 +6,12 @@ run of the phase, and its tokens are those of all sequences: decode takes one of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, fsum, prod
 
+from ..ir.collective import CollectiveKind
 from ..ir.dtype import INTEGERS
 from ..ir.program import Append, Kind, Program, Stored, stored_in, walk
 from ..ir.spmd import SpmdProgram
@@ -107,7 +109,8 @@ class Prediction:
     """One step of a phase on `chips` chips.
 
     `seconds`: its latency; `low_s` and `high_s`: where a measurement would lie in about 95% of cases, by what
-    the calibration left unexplained, None where nothing was calibrated. `tokens`: of all sequences.
+    the calibration left unexplained, None where some of what the time goes to was not measured. `tokens`: of all
+    sequences.
     `spent`: what the seconds go to, `parts` which steps; each adds up to them. `hbm_bytes`: the most that a
     chip holds, of `hbm_capacity_bytes`. `mfu`: model flops of what the chips could do, None where it takes
     no time. `dollars_per_chip_hour`: None where that is not known.
@@ -157,13 +160,14 @@ class Prediction:
 def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Prediction:
     """What one step of a planned phase takes; `cost` is the estimate of `spmd` on `hardware`."""
     seconds, chips = cost.totals().total_s, spmd.mesh.chips
-    error = exp(DEVIATIONS * hardware.calibrated.error) if hardware.calibrated.error else None
+    error = _error(spmd, cost, hardware)
+    ratio = None if error is None else exp(DEVIATIONS * error)
     return Prediction(
         chips=chips,
         tokens=tokens(program, spmd.phase),
         seconds=seconds,
-        low_s=seconds / error if error else None,
-        high_s=seconds * error if error else None,
+        low_s=seconds / ratio if ratio else None,
+        high_s=seconds * ratio if ratio else None,
         spent=_spent(spmd, cost, hardware),
         parts=_parts(cost),
         mfu=utilisation(program, spmd.phase, seconds, chips, hardware),
@@ -171,6 +175,26 @@ def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware:
         hbm_capacity_bytes=hardware.hbm_bytes,
         dollars_per_chip_hour=hardware.dollars_per_chip_hour,
     )
+
+
+def _error(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> float | None:
+    """The root mean square of log(measured / seconds) of steps like this one. None where it is not known: where nothing
+    was measured of ops, of the links or a kind of collective that runs, or of steps with an engine that takes time.
+    """
+    error, engine = hardware.calibrated.error, hardware.engine
+    looped = {name for loop in cost.loops for name in loop.results}
+    # In loops blocks are passed on, whatever the collective in their place.
+    kinds = {CollectiveKind.PERMUTE if m.result in looped else m.kind for m in cost.moves if m.seconds}
+    known = not hardware.ops_at_peaks and links_measured(Network(hardware, spmd.mesh), kinds)
+    errors = [error if known else 0.0]
+    if engine is not None and (engine.step_s or engine.layer_s):
+        errors.append(engine.error)
+    return max(errors) if all(errors) else None
+
+
+def links_measured(network: Network, kinds: Iterable[CollectiveKind]) -> bool:
+    """Whether what collectives of such kinds take was measured, or the share of the links that they reach."""
+    return not network.hardware.links_at_peak or all(network.is_measured(kind) for kind in kinds)
 
 
 def utilisation(program: Program, phase: str, seconds: float, chips: int, hardware: Hardware) -> float | None:

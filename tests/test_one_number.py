@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from escc.compiler.report.compiled_model import compile
 from escc.compiler.report.explain_model import explain
 from escc.compiler.sweep.run import sweep
 from escc.compiler.text.terminal import time_text
-from escc.cost.hardware import MEASURED, Convention, Hardware, Switch, presets
+from escc.cost.hardware import MEASURED, Calibrated, Convention, Hardware, Switch, hardware_toml, presets
+from escc.ir.collective import CollectiveKind
 from escc.ir.mesh import Mesh
 
 CHIPS = [name for name in presets() if not name.endswith(MEASURED)]
@@ -91,3 +93,28 @@ def test_two_nodes_are_priced_with_the_slow_level_and_no_worse_than_by_hand(tmp_
     assert all("node=2" in str(shape.mesh) for shape in model.shapes)
     for mesh in ("node=2,gpu=8", "node=2,a=4,b=2", "2x8"):
         assert model.phases.price <= compile(str(file), mesh, "h100").phases.price * (1 + 1e-9)
+
+
+def test_a_plan_says_what_of_its_prices_was_measured(tmp_path: Path) -> None:
+    file, chip = tmp_path / "pair.esti", tmp_path / "chip.toml"
+    file.write_text(MODEL)
+    measured = Hardware.load("h100-measured")
+    argv = ["compile", str(file), "--chips", "x=4", "--hardware", str(chip)]
+    ops = "shares of the peaks that were measured: compute 79%, HBM 86%, 3.5 us a kernel"
+    gathers = tuple((kind, one) for kind, one in measured.protocols if kind is CollectiveKind.ALL_GATHER)
+    peaks = "peaks of arithmetic and HBM, which no chip reaches"
+    bare = replace(measured, calibrated=Calibrated(error=0.1))
+    for hardware, said in (
+        (measured, (f"{ops}\n", "collectives as measured", "in 95% of cases")),
+        (replace(measured, protocols=()), (f"{ops}; links at the datasheet's rate\n",)),
+        (
+            replace(measured, protocols=gathers),
+            (f"{ops}; links at the datasheet's rate in reduce-scatter, all-reduce",),
+        ),
+        (bare, (f"{peaks}; collectives as measured\n",)),
+        (replace(bare, protocols=gathers), (f"{peaks}; all-gather as measured\n", "all-gather as measured, others at")),
+    ):
+        chip.write_text(hardware_toml(hardware, [], []))
+        shown = ran(*argv)
+        assert all(text in shown for text in said)
+        assert ("in 95% of cases" in shown) == (hardware is measured)

@@ -4,7 +4,7 @@ and of an engine, which say where they come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from ...cost.hardware import Protocols, engine_toml, hardware_toml
@@ -12,7 +12,7 @@ from ...ir.diagnostics import plural
 from ..text.terminal import table
 from .calibrate import Calibration, mean_absolute
 from .fit import Fitted
-from .fit_tables import Section, TablesFit
+from .fit_tables import TablesFit
 
 Errors = tuple[tuple[str, float], ...]
 
@@ -152,7 +152,7 @@ def tables_text(found: TablesFit) -> str:
     if protocols:
         head = ("collective", "start", "each other chip", "share of the link", "bulk start", "bulk share")
         lines += ["", *table([head, *(_protocol_row(*pair) for pair in protocols)], left=1)]
-    return "\n".join([*lines, "", *(f"  {line}" for line in _said(found.sections))]) + "\n"
+    return "\n".join([*lines, "", *(f"  {line}" for line in _said(found))]) + "\n"
 
 
 def _protocol_row(name: str, one: Protocols) -> tuple[str, ...]:
@@ -162,8 +162,8 @@ def _protocol_row(name: str, one: Protocols) -> tuple[str, ...]:
     return name, f"{1e6 * one.start_s:.2f} us", f"{1e6 * one.member_s:.2f} us", f"{one.share:.3f}", *bulk
 
 
-def _said(sections: Sequence[Section]) -> Iterator[str]:
-    for section in sections:
+def _said(found: TablesFit) -> Iterator[str]:
+    for section in found.sections:
         if section.errors:
             worst = max(section.errors, key=abs)
             held = "" if section.held_out is None else f", {section.held_out:.1%} on what was left out"
@@ -172,6 +172,7 @@ def _said(sections: Sequence[Section]) -> Iterator[str]:
                 f"mean {section.mean:.1%}{held}, worst {worst:+.0%}"
             )
         yield from (f"{section.name}: {note}" for note in section.notes)
+    yield from found.not_given
 
 
 def tables_data(found: TablesFit) -> dict[str, object]:
@@ -192,6 +193,7 @@ def tables_data(found: TablesFit) -> dict[str, object]:
             }
             for section in found.sections
         },
+        "not_given": list(found.not_given),
     }
 
 
@@ -201,7 +203,7 @@ def tables_files(found: TablesFit, chip: str, files: Mapping[str, str], source: 
     given = " ".join(f"--{option} {file}" for option, file in files.items())
     written = [f"Written by `escc calibrate --hardware {chip} {given}`."]
     origin = [f"Measured: {source}."] if source else []
-    said = list(_said(found.sections))
+    said = list(_said(found))
     fitted = [f"  {one.parameter.name}: {interval_of(one)}" for section in found.sections for one in section.fitted]
     calibrated = ["Fitted, with 95% intervals:", *fitted, *said]
     head = f"{chip}, calibrated. Sources: `{chip}` for datasheet and network; tables for what is calibrated."

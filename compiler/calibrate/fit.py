@@ -112,6 +112,7 @@ SLOPE = 1e-4  # of a parameter, in units of its start, for the derivatives
 SINGULAR = 1e-6  # of the largest singular value
 AT_BOUND = 1e-3  # of a parameter's start: nearer to a bound it is at it
 ENGINES = ("step_s", "layer_s")  # parameters that are an engine's
+BOUND = "it ends at a bound"  # why a figure may be left open
 DIGITS = 4  # kept of a fitted figure
 
 
@@ -148,6 +149,16 @@ class Fitted:
     interval: tuple[float, float] | None
     open: str | None
 
+    @property
+    def unsaid(self) -> bool:
+        """Whether the rows say nothing of it, so that its value is one of many that do as well."""
+        return self.open is not None and self.open != BOUND and self.interval is None
+
+
+def left_open(fitted: Sequence[Fitted]) -> tuple[str, ...]:
+    """What the data leave open, in words."""
+    return tuple(f"{one.parameter.name} is not identified by the data: {one.open}" for one in fitted if one.open)
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -160,13 +171,14 @@ class Fit:
     @property
     def left_open(self) -> tuple[str, ...]:
         """What the data leave open."""
-        said = "is not identified by the data"
-        return tuple(f"{one.parameter.name} {said}: {one.open}" for one in self.fitted if one.open)
+        return left_open(self.fitted)
 
 
 def measured(hardware: Hardware, rule: Rule) -> Hardware:
-    """The hardware as one that was measured: by a name that says so, on its links, with such a rule for ops."""
-    named = replace(hardware, name=f"{hardware.chip}{MEASURED}"[:60], convention=Convention.LINKS)
+    """The hardware as one that was measured: by a name that says so, like no other chip, on its links, with such a
+    rule for ops."""
+    name = f"{hardware.chip}{MEASURED}"[:60]
+    named = replace(hardware, name=name, measured_like=None, convention=Convention.LINKS)
     return named.with_figures(op_rule=rule)
 
 
@@ -209,12 +221,12 @@ def fit(
     found = optional("scipy.optimize", "Fitting").least_squares(
         residuals, np.ones(len(scale)), bounds=(bounds[0], bounds[1]), loss="soft_l1", f_scale=smooth, xtol=1e-12
     )
-    values = [_rounded(p, value) for p, value in zip(parameters, found.x * scale, strict=True)]
+    values = [rounded(p, value) for p, value in zip(parameters, found.x * scale, strict=True)]
     done = _with(hardware, parameters, values)
     logs = np.log(work.seconds(done) / measured_s)
     variance = float(logs @ logs) / max(1, len(logs) - len(parameters))
     error = float(f"{variance**0.5:.{DIGITS}g}")
-    fitted = _judged(parameters, values, _slopes(residuals, found.x), variance)
+    fitted = judged(parameters, values, slopes(residuals, found.x), variance)
     return Fit(done.with_figures(error=error), fitted, float(np.abs(logs).mean()))
 
 
@@ -227,15 +239,15 @@ def held_out(work: Work, measured_s: Floats, left: Sequence[bool], refit: Callab
     return errors
 
 
-def _rounded(parameter: Parameter, value: float) -> float:
-    """A value as it is written; at a bound where it is next to it."""
+def rounded(parameter: Parameter, value: float) -> float:
+    """A figure as it is written; at a bound where it is next to it."""
     for bound in (parameter.low, parameter.high):
         if abs(value - bound) <= AT_BOUND * parameter.start:
             return bound
     return float(f"{value:.{DIGITS}g}")
 
 
-def _slopes(residuals: Callable[[Floats], Floats], at: Floats) -> Floats:
+def slopes(residuals: Callable[[Floats], Floats], at: Floats) -> Floats:
     """The derivatives of residuals, a column for each parameter."""
     steps = SLOPE * np.eye(len(at))
     return np.stack([(residuals(at + step) - residuals(at - step)) / (2 * SLOPE) for step in steps], axis=1)
@@ -248,7 +260,7 @@ def _with(hardware: Hardware, parameters: Sequence[Parameter], values: Sequence[
     return replace(hardware.with_figures(**figures), engine=engine)
 
 
-def _judged(
+def judged(
     parameters: Sequence[Parameter], values: Sequence[float], jacobian: Floats, variance: float
 ) -> tuple[Fitted, ...]:
     """The parameters with their intervals; `jacobian`: of the residuals, by parameters in units of their
@@ -266,7 +278,7 @@ def _judged(
         if not jacobian[:, k].any():
             reason = "no row depends on it"
         elif bound[k]:
-            reason = "it ends at a bound"
+            reason = BOUND
         elif degrees < 1:
             reason = "there are as many parameters as rows"
         elif blurred[free.index(k)]:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.hardware import Convention, Engine, Hardware, Protocols, Rule, Switch
-from ...cost.network import Network
+from ...cost.hardware import MEASURED, Convention, Engine, Hardware, Rule, Switch, presets
+from ...cost.hardware_file import MEASURED_KINDS
 from ...cost.ops import FP8_KERNELS
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import Source, fail, plural
@@ -25,8 +25,8 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.text.read import read_source
 from ..plan.pipeline import model_names, model_source
-from ..text.extras import optional
-from .fit import KERNEL, Fit, Fitted, Parameter, Work, fit, held_out, measured, slowest, work_of
+from .fit import DIGITS, KERNEL, Fit, Fitted, Parameter, Work, fit, held_out, measured, slowest, work_of
+from .fit_protocols import SMOOTH, fit_protocols, priced_s, protocols_of
 from .named_layouts import AttentionLayout, FeedForwardLayout
 from .refusals import refuse_impossible, refuse_misfit
 from .rows import DECODE, Step, least_s, plan_named
@@ -43,12 +43,6 @@ MATMUL = (
 ATTENTION = Parameter("attention_efficiency", 0.05, 1.0, 0.6)
 STEP = Parameter("step_s", 0.0, 1e-1, 1e-3)
 FILLED = 0.9  # of the nominal lengths, on average
-STARTS = (5e-6, 1e-6, 0.3, 1.5e-5, 0.7)  # where the fit of a collective begins
-LOWEST, HIGHEST = (0.0, 0.0, 0.02, 0.0, 0.02), (1e-4, 1e-4, 1.0, 1e-3, 1.0)
-SLOWEST = Protocols(*HIGHEST[:2], LOWEST[2], HIGHEST[3], LOWEST[4])  # the latencies and shares
-SCALE = np.array([1e-6, 1e-6, 1.0, 1e-6, 1.0])
-SMOOTH = 0.1  # of log(predicted / measured): beyond it a row counts less
-DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -81,11 +75,13 @@ class Section:
 
 @dataclass(frozen=True)
 class TablesFit:
-    """A chip's figures, an engine's where steps were given, and what came of each table."""
+    """A chip's figures, an engine's where steps were given, and what came of each table; `not_given`: what figures are
+    that no table was given for, in words."""
 
     hardware: Hardware
     engine: Engine | None
     sections: tuple[Section, ...]
+    not_given: tuple[str, ...]
 
 
 def fit_tables(
@@ -98,39 +94,79 @@ def fit_tables(
     like: Hardware | None = None,
 ) -> TablesFit:
     """The figures of `hardware` fitted to the tables that are given; those of `engine` to steps, and to its own
-    all-reduces. Without steps the rate of attention is that of `like`.
+    all-reduces. Without steps the rate of attention is that of `like`. What no table is given of stays as it is, which
+    is said: measured before, or of the datasheet.
 
     Raises InputError with what is wrong in a table, with times that no chip takes among that, or where the chips
     are not behind a switch.
     """
-    if not isinstance(hardware.fabric, Switch):
+    node = hardware.fabric
+    if not isinstance(node, Switch):
         raise fail(f"Tables are fitted for chips behind a switch, and {hardware.name} has a torus.")
-    found = measured(hardware, Rule.MAX)
+    hardware = hardware.with_network(Convention.LINKS)
+    found = measured(
+        hardware, Rule.MAX if matmuls is not None or hardware.ops_at_peaks else hardware.calibrated.op_rule
+    )
     sections: list[Section] = []
+    kinds: frozenset[CollectiveKind] = frozenset()
     if collectives is not None:
-        rows, alone = read_collectives(collectives, hardware.chip, hardware.fabric.link_bytes_per_s)
+        rows, alone = read_collectives(collectives, hardware.chip, node)
         found, section = _collectives(rows, found, read_source(collectives))
         sections.append(replace(section, notes=(*section.notes, *_alone(alone))))
+        kinds = frozenset(row.kind for row in rows)
     if matmuls is not None:
         peak = max(hardware.peak_flops_per_s, hardware.peak_fp8_flops_per_s or 0.0)
         found, section = _matmuls(read_matmuls(matmuls, hardware.chip, peak), found, read_source(matmuls))
         sections.append(section)
     if all_reduce is not None:
-        rate = hardware.fabric.link_bytes_per_s
-        rows, alone = read_collectives(all_reduce, hardware.chip, rate, CollectiveKind.ALL_REDUCE)
-        protocols, off = _fitting(rows, hardware, read_source(all_reduce))
-        engine = replace(engine or Engine("engine"), all_reduce=protocols)
-        sections.append(Section("all-reduce of the engine", tuple(off.tolist()), (), _alone(alone)))
-    errors = [error for section in sections for error in section.errors]
+        rows, alone = read_collectives(all_reduce, hardware.chip, node, CollectiveKind.ALL_REDUCE)
+        own = protocols_of(rows, hardware, read_source(all_reduce))
+        engine = replace(engine or Engine("engine"), all_reduce=own.protocols)
+        notes = (*own.notes, *_alone(alone))
+        sections.append(Section("all-reduce of the engine", tuple(own.errors.tolist()), (), notes))
     if steps is not None:
         timed, left_out = read_steps(steps, hardware.chip, shipped_model)
         found, engine, section = _steps(timed, left_out, found, engine or Engine("engine"), read_source(steps))
         sections.append(section)
-        errors = list(section.errors)
+        error = engine.error
+    else:
+        before = hardware.calibrated.error if _keeps(hardware, matmuls is not None, kinds) else 0.0
+        error = max(before, _spread(np.array([off for one in sections for off in one.errors]) + 1, 1.0))
     if steps is None and like is not None:
         found = found.with_figures(attention_efficiency=like.calibrated.attention_efficiency)
         sections.append(Section("steps", (), (), (f"attention_efficiency is that of {like.name}",)))
-    return TablesFit(found.with_figures(error=_spread(np.array(errors) + 1, 1.0)), engine, tuple(sections))
+    not_given = _not_given(hardware, matmuls is not None, kinds)
+    return TablesFit(found.with_figures(error=error), engine, tuple(sections), not_given)
+
+
+def _keeps(hardware: Hardware, matmuls: bool, kinds: frozenset[CollectiveKind]) -> bool:
+    """Whether figures that were measured before stay beside what is fitted: to `matmuls`, and to such `kinds`."""
+    return (not matmuls and not hardware.ops_at_peaks) or bool(_kept(hardware, kinds))
+
+
+def _kept(hardware: Hardware, kinds: frozenset[CollectiveKind]) -> list[CollectiveKind]:
+    """The kinds of collectives that were measured before, and not now."""
+    own = [CollectiveKind(kind) for kind in MEASURED_KINDS if kind not in kinds]
+    return [kind for kind in own if kind not in hardware.unmeasured_kinds]
+
+
+def _not_given(hardware: Hardware, matmuls: bool, kinds: frozenset[CollectiveKind]) -> tuple[str, ...]:
+    """What to say of the figures that no table is given for."""
+    other = hardware.name + MEASURED
+    instead = f"; `--hardware {other}` keeps those that were measured" if other in presets() else ""
+    said = []
+    if not matmuls and hardware.ops_at_peaks:
+        said.append(f"matmuls: none are given, arithmetic and HBM are at the datasheet's peaks{instead}")
+    elif not matmuls:
+        said.append(f"matmuls: none are given, shares of the peaks and kernels are those of {hardware.name}")
+    bare = [kind for kind in hardware.unmeasured_kinds if kind not in kinds]
+    for missing, where in (
+        (_kept(hardware, kinds), f"what they take is as of {hardware.name}"),
+        (bare, f"links are at the datasheet's rate{instead}"),
+    ):
+        which = "none are" if len(missing) == len(MEASURED_KINDS) else f"no {', '.join(missing)} is"
+        said += [f"collectives: {which} given, {where}"] if missing else []
+    return tuple(said)
 
 
 def _spread(predicted_s: Floats, measured_s: Floats | float) -> float:
@@ -144,71 +180,28 @@ def _alone(left_out: int) -> tuple[str, ...]:
     return (said,) if left_out else ()
 
 
-def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Protocols, Floats]:
-    """The protocols of collectives of one kind, and their errors."""
-    assert isinstance(hardware.fabric, Switch), "refused before"
-    sent_s = np.array([row.sent_bytes for row in rows]) / hardware.fabric.link_bytes_per_s
-    others = np.array([row.chips - 1 for row in rows])
-    measured_s = np.array([row.seconds for row in rows])
-
-    def seconds(figures: Floats) -> Floats:
-        start, member, share, later, bulk = figures
-        wait = start + member * others
-        return np.asarray(np.minimum(wait + sent_s / share, wait + later + sent_s / bulk))
-
-    found = optional("scipy.optimize", "Fitting").least_squares(
-        lambda scaled: np.log(seconds(scaled * SCALE) / measured_s),
-        np.array(STARTS) / SCALE,
-        bounds=(np.array(LOWEST) / SCALE, np.array(HIGHEST) / SCALE),
-        loss="soft_l1",
-        f_scale=SMOOTH,
-    )
-    figures = [float(f"{value:.{DIGITS}g}") for value in found.x * SCALE]
-    return Protocols(*figures), seconds(np.array(figures)) / measured_s - 1
-
-
-def _fitting(rows: Sequence[TimedCollective], hardware: Hardware, source: Source) -> tuple[Protocols, Floats]:
-    """As `fit_protocols`, of rows whose times can be a chip's."""
-    protocols, errors = fit_protocols(rows, hardware)
-    predicted_s, slowest_s = (_seconds(figures, rows, hardware) for figures in (protocols, SLOWEST))
-    spread = _spread(predicted_s, np.array([row.seconds for row in rows]))
-    refuse_misfit(rows, predicted_s, slowest_s, spread, source, "times are in microseconds")
-    return protocols, errors
-
-
 def _collectives(rows: Sequence[TimedCollective], hardware: Hardware, source: Source) -> tuple[Hardware, Section]:
     protocols, errors, notes, left_out = dict(hardware.protocols), [], [], []
     for kind in CollectiveKind:
         own = [row for row in rows if row.kind is kind]
         if not own:
             continue
-        if len(own) < len(STARTS):
-            raise fail(f"{len(own)} rows of {kind} cannot give {len(STARTS)} figures.")
-        protocols[kind], off = _fitting(own, hardware, source)
-        errors += off.tolist()
+        found = protocols_of(own, hardware, source)
+        protocols[kind] = found.protocols
+        errors += found.errors.tolist()
+        notes += [f"{kind}: {note}" for note in found.notes]
         counts = sorted({row.chips for row in own})
         if len(counts) == 1:
-            notes.append(f"{kind}: what each other chip adds is not identified, as all rows have {counts[0]} chips")
+            why = f"all rows have {counts[0]} chips; it is 0"
+            notes.append(f"{kind}: what each other chip adds is not identified, as {why}")
         for count in counts if len(counts) > 2 else ():
             others = [row for row in own if row.chips != count]
-            own_off = fit_protocols(others, hardware)[0]
+            own_off = fit_protocols(others, hardware, found.parameters).protocols
             held = [row for row in own if row.chips == count]
-            left_out += (_seconds(own_off, held, hardware) / np.array([row.seconds for row in held]) - 1).tolist()
+            left_out += (priced_s(own_off, held, hardware) / np.array([row.seconds for row in held]) - 1).tolist()
     figures = tuple((kind, protocols[kind]) for kind in CollectiveKind if kind in protocols)
     section = Section("collectives", tuple(errors), tuple(left_out), tuple(notes))
     return replace(hardware, protocols=figures), section
-
-
-def _seconds(protocols: Protocols, rows: Sequence[TimedCollective], hardware: Hardware) -> Floats:
-    """What some rows take by given protocols."""
-    out = []
-    for row in rows:
-        chip = replace(hardware, protocols=((row.kind, protocols),), convention=Convention.LINKS)
-        network = Network(chip, Mesh((("x", row.chips),)))
-        part = row.bytes / row.chips
-        held = (part, row.bytes) if row.kind is CollectiveKind.ALL_GATHER else (row.bytes, part)
-        out.append(float(network.collective_s(row.kind, ("x",), *held)))
-    return np.array(out)
 
 
 def _matmuls(rows: Sequence[TimedMatmul], hardware: Hardware, source: Source) -> tuple[Hardware, Section]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ...cost.hardware import Switch
 from ...cost.hardware_file import MEASURED_KINDS
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
@@ -129,14 +130,14 @@ Timed = TypeVar("Timed")
 
 
 def read_collectives(
-    file: Path, chip: str, link_bytes_per_s: float, only: CollectiveKind | None = None
+    file: Path, chip: str, node: Switch, only: CollectiveKind | None = None
 ) -> tuple[tuple[TimedCollective, ...], int]:
     """The collectives of a file with the columns gpu, op_name, num_gpus, bytes and us (busbw_GBs may stand beside
     them, and has to agree); and how many rows are left out, as they are of one chip, which sends nothing. Where all
     are of `only` one kind there need be no op_name.
 
-    Raises InputError with all that is wrong, where no row is of several chips, and where the sizes cannot be bytes or
-    the times microseconds on links of `link_bytes_per_s`.
+    Raises InputError with all that is wrong, with rows over more chips than a `node` has among that, where no row is of
+    several chips, and where the sizes cannot be bytes or the times microseconds on the links of a node.
     """
 
     def one(row: Row) -> TimedCollective | None:
@@ -147,6 +148,9 @@ def read_collectives(
             return None
         kind, chips = CollectiveKind(KINDS[name]), _count(row, "num_gpus")
         timed = TimedCollective(kind, chips, _number(row, "bytes"), _number(row, "us") * 1e-6, row.span)
+        if chips > node.node_chips:
+            message = f"This is over {chips:,} chips, and a node of {chip} has {node.node_chips}."
+            row.complain("num_gpus", message, "leave out the rows over several nodes: what is fitted is within one")
         if "busbw_GBs" in row.cells:
             told = _number(row, "busbw_GBs", least=-1.0)  # 0 where it is rounded off
             rate = timed.sent_bytes / timed.seconds / 1e9
@@ -162,7 +166,7 @@ def read_collectives(
     if not sending:
         hint = "`num_gpus` is how many GPUs a collective is over, at least 2"
         raise fail("All rows are of one chip, which sends nothing.", rows[0].place, hint, source)
-    _refuse_units(sending, source, link_bytes_per_s)
+    _refuse_units(sending, source, node.link_bytes_per_s)
     return sending, len(rows) - len(sending)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...cost.blocks import Block, blocks_of
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
+from ...cost.hardware_file import MEASURED_KINDS
 from ...cost.memory import Point
 from ...ir.dataflow import moves
 from ...ir.diagnostics import plural
@@ -98,26 +99,37 @@ def _network(hardware: Hardware) -> str:
         return f"flat: {hardware.network_bytes_per_s / 1e9:.6g} GB/s for a chip, no latency"
     links = f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s"
     if hardware.protocols:
-        return f"{links}, collectives as measured"
+        rest = ", others at that rate" if hardware.unmeasured_kinds else ""
+        return f"{links}, {_measured_kinds(hardware)} as measured{rest}"
     starts, hops = hardware.calibrated.collective_latency_s, hardware.hop_s
     waits = [f"{1e6 * seconds:.3g} us a {what}" for what, seconds in (("collective", starts), ("hop", hops)) if seconds]
     return f"{links}, {' and '.join(waits) or 'no latency'}"
 
 
+def _measured_kinds(hardware: Hardware) -> str:
+    """The collectives that were measured."""
+    rest = hardware.unmeasured_kinds
+    return ", ".join(kind for kind, _ in hardware.protocols if kind not in rest) if rest else "collectives"
+
+
 def _basis(hardware: Hardware) -> str:
     """What prices rest on."""
-    if hardware.at_peaks:
+    found, rest = hardware.calibrated, hardware.unmeasured_kinds
+    if hardware.ops_at_peaks and len(rest) == len(MEASURED_KINDS):
         rests = "peaks, which no chip reaches"
         preset = hardware.chip in presets()
         known = preset and not Hardware.load(hardware.chip).at_peaks
         return rests + (
             "; leave out `--datasheet` for measured figures" if known else "; `escc calibrate` fits figures"
         )
-    found = hardware.calibrated
+    if hardware.ops_at_peaks:
+        return f"peaks of arithmetic and HBM, which no chip reaches; {_measured_kinds(hardware)} as measured"
     like = f", those of {hardware.measured_like}" if hardware.measured_like else ""
     compute, hbm = found.compute_efficiency, found.hbm_efficiency
     kernel = f", {1e6 * found.kernel_s:.2g} us a kernel" if found.kernel_s else ""
-    return f"shares of the peaks that were measured{like}: compute {compute:.0%}, HBM {hbm:.0%}{kernel}"
+    some = "" if len(rest) == len(MEASURED_KINDS) else f" in {', '.join(rest)}"
+    links = f"; links at the datasheet's rate{some}" if rest else ""
+    return f"shares of the peaks that were measured{like}: compute {compute:.0%}, HBM {hbm:.0%}{kernel}{links}"
 
 
 def _engine(engine: Engine | None) -> str:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...cost.predict import Prediction, Shares
+from ...cost.network import Network
+from ...cost.predict import Prediction, Shares, links_measured
+from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -127,12 +129,15 @@ def streams_text(what: str, streamed: int, program: Program) -> str:
 
 def pipelined(staged: Staged, phase: str) -> Prediction:
     """What one call of a phase takes in a pipeline, all calls taking as long; what its time is spent on is what that of
-    the slowest stage is."""
+    the slowest stage is, and as sure where all stages are and what they hand on was measured."""
     rounds, seconds = staged.rounds[phase], staged.phase_s(phase) / staged.rounds[phase].calls
     stages: list[CompiledPhase] = [one for stage in staged.stages for one in stage if one.phase == phase]
     each = [one.prediction for one in stages]
     slowest = max(each, key=lambda one: one.seconds)
     scale = seconds / slowest.seconds
+    network = Network(stages[0].hardware, stages[0].spmd.mesh)
+    passed = links_measured(network, [CollectiveKind.PERMUTE] if len(staged.stages) > 1 else [])
+    unknown = not passed or any(one.low_s is None for one in each)
     micro, chips = rounds.micro_batches, sum(one.chips for one in each)
     busy_s = sum((one.mfu or 0.0) * one.seconds * one.chips for one in each) * micro
     return replace(
@@ -140,8 +145,8 @@ def pipelined(staged: Staged, phase: str) -> Prediction:
         chips=chips,
         tokens=each[-1].tokens * micro,
         seconds=seconds,
-        low_s=None if slowest.low_s is None else slowest.low_s * scale,
-        high_s=None if slowest.high_s is None else slowest.high_s * scale,
+        low_s=None if unknown or slowest.low_s is None else slowest.low_s * scale,
+        high_s=None if unknown or slowest.high_s is None else slowest.high_s * scale,
         spent=Shares(*(part * scale for part in slowest.spent.seconds)),
         parts=tuple(replace(part, seconds=part.seconds * scale) for part in slowest.parts),
         mfu=busy_s / (seconds * chips),

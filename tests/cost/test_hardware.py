@@ -412,6 +412,7 @@ def test_a_file_may_name_a_chip_that_it_is_like_if_that_was_measured(tmp_path: P
     own.write_text(text.replace('op_rule = "max"', 'op_rule = "max"\nhbm_efficiency = 0.8'))
     found = Hardware.load(str(own))
     assert not found.at_peaks and found.calibrated.hbm_efficiency == 0.8, "what a file says of itself stands"
+    assert found.measured_like is None and not found.protocols, "and is that of no other chip"
 
 
 def test_a_published_share_of_matmuls_counts_in_the_place_of_the_nearest_chips():

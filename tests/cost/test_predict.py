@@ -13,6 +13,7 @@ from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load, model_names
 from escc.cost.hardware import Calibrated, Convention, Engine, Hardware, Rule
 from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
+from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
@@ -92,6 +93,68 @@ def test_the_error_bar_is_two_deviations_on_a_scale_of_ratios() -> None:
     assert barred.seconds == plain.seconds
     assert barred.low_s == pytest.approx(barred.seconds * math.exp(-0.1))
     assert barred.high_s == pytest.approx(barred.seconds * math.exp(0.1))
+
+
+H100 = Hardware.load("h100-measured")
+ALONE = expand(parse(replace(SOURCE, text=SOURCE.text.replace(" @ BE_x", "").replace(" @ E_xF", ""))), SOURCE)
+GATHERED = Source(
+    "gathered.esti",
+    """model "gathered"
+dim B = 1024, E = 4096, F = 4096
+main(x: bf16[B,E] @ B_xE) {
+  param W: bf16[E,F]
+  u[B,F] @ BF = x[B,E] * W[E,F]
+  return u
+}
+""",
+)
+
+
+def error_of(found: Prediction) -> float | None:
+    """The error that a range is of."""
+    return None if found.high_s is None else math.log(found.high_s / found.seconds) / 2
+
+
+def test_no_range_where_ops_were_not_measured() -> None:
+    error = H100.calibrated.error
+    assert error_of(predicted(compiled(H100, ALONE, "1"))) == pytest.approx(error)
+    bare = replace(H100, calibrated=Calibrated(error=error))
+    assert predicted(compiled(bare, ALONE, "1")).low_s is None
+
+
+def test_no_range_where_a_collective_runs_that_was_not_measured() -> None:
+    error = H100.calibrated.error
+    assert error_of(predicted(compiled(H100))) == pytest.approx(error)
+    none = replace(H100, protocols=())
+    assert error_of(predicted(compiled(none, ALONE, "1"))) == pytest.approx(error), "none runs"
+    assert predicted(compiled(none)).low_s is None
+    gathers = tuple((kind, one) for kind, one in H100.protocols if kind is CollectiveKind.ALL_GATHER)
+    only = replace(H100, protocols=gathers)
+    assert predicted(compiled(only)).low_s is None, "partial sums are scattered or reduced"
+    gathered = compiled(H100, expand(parse(GATHERED), GATHERED))
+    assert {move.kind for move in gathered.estimate.moves if move.seconds} == {CollectiveKind.ALL_GATHER}
+    assert error_of(predicted(replace(gathered, hardware=only))) == pytest.approx(error)
+    looped = compiled(only, expand(parse(LOOPED), LOOPED), overlap=True)
+    assert looped.estimate.loops and predicted(looped).low_s is None, "blocks are passed on, as all-to-alls are"
+    shared = replace(none.with_figures(network_efficiency=0.8))
+    assert error_of(predicted(compiled(shared))) == pytest.approx(error), "a share of the links was"
+    assert predicted(compiled(H100.with_network("flat"))).low_s is None, "one bandwidth was not"
+
+
+@pytest.mark.parametrize(
+    ("engine", "error"),
+    [
+        (Engine("slow", step_s=1e-3, error=0.5), 0.5),
+        (Engine("slow", layer_s=1e-3, error=0.5), 0.5),
+        (Engine("sure", step_s=1e-3, error=0.01), H100.calibrated.error),  # of a chip that may be another
+        (Engine("unsure", step_s=1e-3), None),
+        (Engine("idle", error=0.5), H100.calibrated.error),
+    ],
+)
+def test_a_range_is_as_wide_as_that_of_the_less_sure_of_chip_and_engine(engine: Engine, error: float | None) -> None:
+    assert error_of(predicted(compiled(H100.with_engine(engine)))) == (error and pytest.approx(error))
+    unsure = H100.with_figures(error=0.0).with_engine(engine)
+    assert predicted(compiled(unsure)).low_s is None
 
 
 @pytest.mark.parametrize("name", model_names())

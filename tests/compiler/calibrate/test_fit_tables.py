@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from escc.compiler.calibrate.fit_tables import fit_protocols, fit_tables, shipped_model
-from escc.compiler.calibrate.tables import TimedCollective, read_collectives, read_matmuls, read_steps
+from escc.compiler.calibrate.fit_tables import fit_tables, shipped_model
+from escc.compiler.calibrate.tables import read_collectives, read_matmuls, read_steps
 from escc.compiler.commands.main import app
-from escc.cost.hardware import Calibrated, Convention, Hardware, Protocols, Rule, load_engine
+from escc.cost.hardware import Calibrated, Convention, Hardware, Protocols, Rule, Switch, load_engine
+from escc.cost.hardware_file import MEASURED_KINDS
 from escc.cost.network import Network
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError, Span
 from escc.ir.mesh import Mesh
 
 H100 = Hardware.load("h100", datasheet=True)
-LINK = 450e9
+NODE = Switch(8, 450e9)
 MADE = Protocols(5e-6, 1e-6, 0.25, 2e-5, 0.7)
 SIZES = [2**k for k in range(9, 30)]
 
@@ -42,21 +43,6 @@ def collectives(kinds: Sequence[CollectiveKind], unit: float = 1.0) -> str:
                 seconds = time_of(kind, chips, size) * rng.uniform(0.98, 1.02)
                 lines.append(f"h100_sxm,{str(kind).replace('-', '_')},{chips},{size * unit:.0f},{seconds * 1e6:.4f}")
     return "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
-def test_protocols_that_made_the_times_come_out(kind: str) -> None:
-    kinds = CollectiveKind(kind)
-    rows = [
-        TimedCollective(kinds, chips, size, time_of(kinds, chips, size), Span(1, 1))
-        for chips in (2, 4, 8)
-        for size in SIZES
-    ]
-    found, errors = fit_protocols(rows, H100)
-    assert abs(errors).max() < 0.01
-    assert found.start_s == pytest.approx(MADE.start_s, rel=0.05)
-    assert found.member_s == pytest.approx(MADE.member_s, rel=0.05)
-    assert (found.share, found.bulk_share) == pytest.approx((MADE.share, MADE.bulk_share), rel=0.05)
 
 
 def matmuls(figures: Calibrated, narrow_kernels: int = 2) -> str:
@@ -85,6 +71,66 @@ def test_figures_of_matmuls_come_out(tmp_path: Path) -> None:
     assert (fitted.fp8_efficiency, fitted.kernel_s) == pytest.approx((0.5, 4e-6), rel=0.01)
     assert found.sections[0].median < 0.01 and (found.sections[0].held_out or 0) < 0.02
     assert found.hardware.name == "h100-measured"
+
+
+def test_rows_over_several_nodes_are_refused_as_none_of_the_figures_is_theirs(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.csv"
+    made = collectives([CollectiveKind.ALL_GATHER])
+    file.write_text(made + "h100,all_gather,16,1024,20\nh100,all_gather,8,1024,12\nh100,all_gather,32,1024,40\n")
+    for given in ({"collectives": file}, {"all_reduce": file}):
+        tables = {"collectives": None, "matmuls": None, "steps": None, **given}
+        if "all_reduce" in given:
+            file.write_text(file.read_text().replace("all_gather", "all_reduce"))
+        with pytest.raises(InputError) as error:
+            fit_tables(H100, **tables)
+        last = len(made.splitlines())
+        assert [(found.message, found.span and found.span.line) for found in error.value.diagnostics] == [
+            ("This is over 16 chips, and a node of h100 has 8.", last + 1),
+            ("This is over 32 chips, and a node of h100 has 8.", last + 3),
+        ]
+        assert all("leave out" in (found.hint or "") for found in error.value.diagnostics)
+
+
+def test_what_no_table_is_given_of_stays_as_it_was_and_is_said(tmp_path: Path) -> None:
+    """Of the datasheet, or measured before; then the less sure of both says how sure all is."""
+    gathers, gemm = tmp_path / "nccl.csv", tmp_path / "gemm.csv"
+    gathers.write_text(collectives([CollectiveKind.ALL_GATHER]))
+    gemm.write_text(matmuls(Calibrated(Rule.MAX, 0.77, 0.85, kernel_s=4e-6, fp8_efficiency=0.5)))
+    before = Hardware.load("h100-measured")
+    bare, kept = (fit_tables(chip, gathers, None, None) for chip in (H100, before))
+    others = "reduce-scatter, all-reduce, all-to-all"
+    instead = "`--hardware h100-measured` keeps those that were measured"
+    assert bare.not_given == (
+        f"matmuls: none are given, arithmetic and HBM are at the datasheet's peaks; {instead}",
+        f"collectives: no {others} is given, links are at the datasheet's rate; {instead}",
+    )
+    assert bare.hardware.ops_at_peaks and len(bare.hardware.unmeasured_kinds) == 3
+    assert 0 < bare.hardware.calibrated.error < 0.05
+    assert kept.not_given == (
+        "matmuls: none are given, shares of the peaks and kernels are those of h100-measured",
+        f"collectives: no {others} is given, what they take is as of h100-measured",
+    )
+    assert kept.hardware.calibrated == before.calibrated, "with its error"
+    assert dict(kept.hardware.protocols) == dict(before.protocols) | dict(bare.hardware.protocols)
+    bare, kept = (fit_tables(chip, None, gemm, None) for chip in (H100, before))
+    assert bare.not_given == (f"collectives: none are given, links are at the datasheet's rate; {instead}",)
+    assert kept.not_given == ("collectives: none are given, what they take is as of h100-measured",)
+    assert kept.hardware.protocols == before.protocols
+    assert bare.hardware.calibrated.error < kept.hardware.calibrated.error == before.calibrated.error
+    assert fit_tables(before, gathers, gemm, None).hardware.calibrated.error == before.calibrated.error, "3 kinds stay"
+    gathers.write_text(collectives([CollectiveKind(kind) for kind in MEASURED_KINDS]))
+    every = fit_tables(before, gathers, gemm, None)
+    assert not every.not_given and every.hardware.calibrated.error < 0.05
+
+
+def test_figures_of_ones_own_are_like_those_of_no_other_chip(tmp_path: Path) -> None:
+    file = tmp_path / "gemm.csv"
+    times = {1: 90.0, 2: 90.0, 4: 91.0, 64: 95.0, 2048: 1200.0, 4096: 2400.0}
+    rows = [f"a100_80gb,bf16,{m},8192,8192,{us}" for m, us in times.items()]
+    file.write_text("\n".join(["gpu,gemm_dtype,m,n,k,us", *rows]))
+    a100 = Hardware.load("a100-80", datasheet=True)
+    assert a100.measured_like == "h100-measured"
+    assert fit_tables(a100, None, file, None).hardware.measured_like is None
 
 
 def test_what_the_rows_do_not_tell_is_said(tmp_path: Path) -> None:
@@ -121,16 +167,16 @@ def test_a_table_that_is_wrong_is_refused(text: str, said: str, tmp_path: Path) 
     file = tmp_path / "nccl.csv"
     file.write_text(text)
     with pytest.raises(InputError, match=said):
-        read_collectives(file, "h100", LINK)
+        read_collectives(file, "h100", NODE)
 
 
 def test_sizes_in_elements_are_caught(tmp_path: Path) -> None:
     file = tmp_path / "nccl.csv"
     file.write_text(collectives([CollectiveKind.ALL_GATHER], unit=0.5))
     with pytest.raises(InputError, match="not in elements"):
-        read_collectives(file, "h100", LINK)
+        read_collectives(file, "h100", NODE)
     file.write_text(collectives([CollectiveKind.ALL_GATHER]))
-    rows, alone = read_collectives(file, "h100", LINK)
+    rows, alone = read_collectives(file, "h100", NODE)
     assert (len(rows), alone) == (3 * len(SIZES), 0)
 
 
@@ -273,6 +319,8 @@ def test_the_command_writes_a_file_that_reads_back(tmp_path: Path) -> None:
     found = Hardware.load(str(out))
     assert [kind for kind, _ in found.protocols] == [CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE]
     assert not found.at_peaks
+    said = "matmuls: none are given, arithmetic and HBM are at the datasheet's peaks"
+    assert said in ran.output and f"# {said}" in out.read_text()
     assert CliRunner().invoke(app, argv).exit_code == 1, "it is not written over"
     for engine, said in (("../x", "no name of an engine"), ("mine", "both be written")):
         both = [*argv, "--all-reduce", str(table), "--engine", engine, "--force"]

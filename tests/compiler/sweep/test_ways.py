@@ -20,7 +20,7 @@ from escc.compiler.sweep.points import IN_MESH_ORDER, Asked, Status, Sweep, reco
 from escc.compiler.sweep.solve import solve
 from escc.compiler.sweep.sweep_text import sweep_text
 from escc.compiler.sweep.ways import pipelined
-from escc.cost.hardware import Hardware, Host
+from escc.cost.hardware import Calibrated, Hardware, Host
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.layouts import mesh_order
@@ -95,6 +95,15 @@ def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
     each = [one.prediction for stage in staged.stages for one in stage]
     flops = [(one.mfu or 0.0) * one.seconds * one.chips for one in each]
     assert (found.mfu or 0.0) * found.seconds * found.chips == pytest.approx(sum(flops) * rounds.micro_batches)
+    slowest = max(each, key=lambda one: one.seconds)
+    assert found.low_s is not None and slowest.low_s is not None
+    assert found.low_s / found.seconds == pytest.approx(slowest.low_s / slowest.seconds)
+    first, *others = staged.stages
+    bare = replace(H100, protocols=())
+    for unsure in (replace(H100, calibrated=Calibrated()), bare):  # of one stage the ops; of all what they hand on
+        stages = (tuple(replace(one, hardware=unsure) for one in first), *others)
+        unknown = pipelined(replace(staged, stages=stages), "decode")
+        assert unknown.low_s is None and unknown.high_s is None and unknown.seconds == found.seconds
 
 
 def test_a_point_in_stages_that_stream_is_the_quickest_of_all_ways(model: Path) -> None:

@@ -36,3 +36,17 @@ def test_the_layer_in_the_readme_compiles() -> None:
         run=True,
     )
     assert compiled.checked is not None and compiled.checked.equal
+
+
+def test_how_well_the_figures_of_the_tpu_do_is_what_validation_finds() -> None:
+    """Said in three places, of which one is written anew by `make validate`."""
+    found = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
+    (mean,) = re.findall(r"Mean absolute error over 46 rows: ([\d.]+)%", found)
+    ((row, worst),) = re.findall(r"Worst row: (\S+), ([-+][\d.]+)%", found)
+    ((left_out, parts),) = re.findall(r"the rows of the one are ([\d.]+)% off (\(table 2 .*?\))", found)
+    preset = (ROOT / "cost/presets/tpu-v4-measured.toml").read_text(encoding="utf-8")
+    assert f"# mean absolute error {mean}%, worst {row} {worst}%\n" in preset
+    assert f"# leaving out one source at a time: {left_out}% {parts}\n" in preset
+    mean, left_out, worst = (f"{abs(float(share)):.1f}%" for share in (mean, left_out, worst))
+    told = f"Predictions are {mean} off on average, {worst} at worst, and {left_out} for a table that"
+    assert told in " ".join(README.split())

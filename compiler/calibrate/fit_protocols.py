@@ -117,7 +117,7 @@ def protocols_of(rows: Sequence[TimedCollective], hardware: Hardware, source: So
     if any(one.unsaid for one in found.fitted):
         found = fit_protocols(rows, hardware, [p for p in found.parameters if p not in BULK])
     measured_s = np.array([row.seconds for row in rows])
-    predicted_s, slowest_s = measured_s * (1 + found.errors), priced_s(SLOWEST, rows, hardware)
+    predicted_s, slowest_s = (priced_s(one, rows, hardware) for one in (found.protocols, SLOWEST))
     error = float(np.sqrt(np.mean(np.log(predicted_s / measured_s) ** 2)))
     refuse_misfit(rows, predicted_s, slowest_s, error, source, "times are in microseconds")
     _refuse_sizes(found, rows, predicted_s, source)

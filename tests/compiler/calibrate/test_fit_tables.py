@@ -230,6 +230,7 @@ def test_matmuls_quicker_than_the_peak_are_refused(tmp_path: Path) -> None:
         read_matmuls(file, "h100", 1979e12)
 
 
+@pytest.mark.filterwarnings("error")  # they would stand beside the sentence
 @pytest.mark.parametrize(
     ("factor", "least_kb", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,13 @@ def test_where_the_hbm_binds_it_is_of_what_is_read_most(
     assert found.prediction.binds is Resource.HBM and what_helps(found) == "The HBM binds" + (
         f", {says}" if says.startswith("caches") else says
     )
+
+
+def test_a_larger_batch_is_proposed_where_there_is_room_for_it() -> None:
+    found = planned("decode", {"B": 256, "M": 512})
+    assert found.prediction.binds is Resource.HBM
+    full = replace(found, hardware=replace(found.hardware, hbm_bytes=float(found.memory.total_bytes)))
+    assert LARGER in what_helps(found) and LARGER not in what_helps(full)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,12 @@ def test_a_large_prefill_fits_and_is_proven_the_cheapest_that_does() -> None:
     assert free.plan.phases[0].price < kept.plan.phases[0].price < 1.001 * free.plan.phases[0].price
 
 
+def test_a_prompt_for_one_sequence_is_proven_where_images_leave_a_gap() -> None:
+    model = load(EXAMPLES / "palm-540b.esti", {"B": 1}, phase="prefill")
+    found = compile_phase(model, "prefill", Mesh.parse("4x4x4"), Options(HARDWARE))
+    assert found.plan.phases[0].gap <= 1e-9
+
+
 def test_where_nothing_fits_the_point_and_what_is_needed_there_are_named() -> None:
     with pytest.raises(InputError) as caught:
         prefill(0.7 * HARDWARE.hbm_bytes)

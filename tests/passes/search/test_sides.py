@@ -167,3 +167,13 @@ def test_told_apart_by_knots_the_cheapest_plan_is_the_same(
     assert counts[0] == 2 and counts[1] > 2, "the program has several knots"
     first, second = answers
     assert second == (first if isinstance(first, str) else pytest.approx(first, rel=2e-9))
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_a_plainer_plan_is_taken_where_it_keeps_to_the_limits(fits: bool) -> None:
+    found, plain = Candidate((0,), 1.0, 1.0), Candidate((1,), 1.0, 1.0)
+    prover: Any = SimpleNamespace(prove=lambda *_: found, plainest=lambda *_: plain)
+    limits: Any = SimpleNamespace(fits=lambda plan: plan is found or fits)
+    ascent: Any = None
+    proven = search._proven(prover, ascent, found, limits, math.inf)
+    assert proven.fits and proven.plan is (plain if fits else found)

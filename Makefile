@@ -34,7 +34,7 @@ help:
 	@echo "make test-hf  install torch and transformers as well, and compare imported models with theirs"
 	@echo "make real     fetch SmolLM2-135M and let it answer a prompt, planned for a mesh of virtual chips"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
-	@echo "make bench-presets  plan every shipped model for whole slices and write benchmarks/presets.md; twenty minutes"
+	@echo "make bench-presets  plan every shipped model for whole slices and write benchmarks/presets.md; ten minutes"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make bench-tpu  compile modules for TPU slices ahead of time, write benchmarks/tpu_modules.md; an hour"
 	@echo "make bench-gpu  compile modules for GPUs ahead of time, write benchmarks/gpu_modules.md; ten minutes"

@@ -105,6 +105,10 @@ def test_what_a_user_should_know_of_the_chips_is_a_warning() -> None:
     (formulas,) = escc.explain(model, "x=24,y=5", "tpu-v4")
     assert formulas.warnings == idle.warnings
     assert plan.module_warnings == () == small().warnings
+    for one in (plan, idle):
+        told = [each.message for each in one.warnings]
+        assert json.loads(one.emit("json"))["warnings"] == told
+        assert all(f'<p class="warning">{message}</p>' in one.emit("html") for message in told)
 
 
 def test_what_a_user_should_know_of_stages_is_a_warning() -> None:
@@ -113,10 +117,14 @@ def test_what_a_user_should_know_of_stages_is_a_warning() -> None:
     assert isinstance(plan, escc.CompiledPipeline)
     said = [one.message for one in plan.warnings]
     assert said[0] == "No slice of 10 chips of tpu-v4 is offered."
-    assert len(plan.warnings) == len(set(plan.warnings)), "what is said of two stages is said once"
+    assert len(said) == len(set(said)), "what is said of two stages is said once"
     assert "In phase `decode` axis `y` (5) can split no dim of the program; it replicates." in said
     explained = escc.explain(model, "10", "tpu-v4", phases="decode", stages=2, micro_batches=asked)
     assert isinstance(explained, escc.ExplainedPipeline) and explained.warnings == plan.warnings
+    data = json.loads(plan.emit("json"))
+    of_stages = [message for stage in data["stages"] for message in stage["warnings"]]
+    assert [*data["pipeline"]["warnings"], *dict.fromkeys(of_stages)] == said
+    assert [plan.emit("html").count(f'<p class="warning">{message}</p>') for message in said] == [1] * len(said)
 
 
 def test_figures_of_the_datasheet_are_of_a_chip_that_is_named() -> None:

@@ -116,10 +116,11 @@ class _Writing:
                 note(choice)
         if compiled.phases[0].checked is not None and (self.folder is not None or self.emit is not Emit.TEXT):
             note(checked_text(compiled.phases))
+        more = compiled.chosen(), serves, compiled.of_no_phase
         if self.folder is None:
-            say(in_one(phases, self.emit, shapes, self.detail, self.weights, compiled.chosen(), serves))
+            say(in_one(phases, self.emit, shapes, self.detail, self.weights, *more))
         else:
-            texts = in_files(phases, self.emit, shapes, self.detail, self.weights, compiled.chosen(), serves)
+            texts = in_files(phases, self.emit, shapes, self.detail, self.weights, *more)
             written = write_files(self.folder, texts, self.force)
             say("".join(f"wrote {path}\n" for path in written))
         self._tell(serves)
@@ -132,13 +133,13 @@ class _Writing:
     def show_staged(self, pipeline: CompiledPipeline, serves: ServedStream | None) -> None:
         """Print or write a pipeline, after what was tried; and say what it `serves`."""
         targets = late("compiler.report.staged_targets")
-        staged, found = pipeline.staged, pipeline.tried
+        staged, found, said = pipeline.staged, pipeline.tried, pipeline.of_no_stage
         if self.folder is not None:
-            texts = targets.staged_files(staged, found, self.emit, self.detail, serves)
+            texts = targets.staged_files(staged, found, self.emit, self.detail, serves, said)
             written = write_files(self.folder, texts, self.force)
             say("".join(f"wrote {path}\n" for path in written))
         else:
-            say(targets.staged_in_one(staged, found, self.emit, self.detail, serves))
+            say(targets.staged_in_one(staged, found, self.emit, self.detail, serves, said))
         self._tell(serves)
         for n, stage in enumerate(staged.stages):
             if not stage.sound:
@@ -269,7 +270,7 @@ def compile_command(
     """Find the cheapest sharded program of a model on a mesh of chips."""
     chip = opt.chip_of(hardware, datasheet, network, engine, price)
     meshes, remarks = meshes_to_compile(chips, chip, any_shape)
-    complain(remarks)
+    complain(remarks)  # before it is planned, which may take long
     settings = Settings(solver.value)
     options = Options(chip, objective, hbm_fraction * chip.room_bytes, settings=settings, overlap=overlap, parts=parts)
     sizes, pins = opt.bindings(set_ or [], "--set"), [path_of(path) for path in pin or []]
@@ -319,9 +320,11 @@ def compile_command(
         return CompiledModel(compile_phases(auto.program, phases, mesh, given, check, separate), shapes)
 
     compiled = planned(options) if stream is None else _beside_prompts(stream, options, planned)
+    compiled = replace(compiled, remarks=remarks)
     if compiled.choice:
         (say if emit is Emit.TEXT else note)(compiled.choice + "\n")
     serves = None if stream is None else _serves(compiled, stream)
+    complain(each for each in compiled.warnings if each not in remarks)
     if not isinstance(compiled, CompiledModel):
         writing.show_staged(compiled, serves)
         return
@@ -385,8 +388,7 @@ def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | No
 
 
 def _remark(compiled: CompiledModel) -> None:
-    """Warnings, and how long the plans took."""
-    complain(compiled.warnings)
+    """How long the plans took."""
     for plan in compiled.phases.plans:
         named = ", ".join(phase.phase for phase in plan.phases)
         note(f"phase {named}: built in {plan.timing.build_s:.2f} s, solved in {plan.timing.solve_s:.2f} s")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...cost.stages import Rounds, passed_bytes
-from ...ir.diagnostics import InternalError, fail
+from ...ir.diagnostics import Diagnostic, InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
 from ...ir.spmd import SpmdProgram
@@ -47,6 +47,15 @@ class Staged:
     def sound(self) -> bool:
         """Whether all runs, if there were any, agreed with the reference and with the predicted bytes."""
         return all(stage.sound for stage in self.stages) and all(e <= ERROR_TOLERANCE for _, e in self.errors)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What a user should know, and may well want, of whatever stages: each once."""
+        found: dict[str, Diagnostic] = {}
+        for stage in self.stages:
+            for warning in stage.warnings:
+                found.setdefault(warning.message, warning)  # their hints speak of the dims of a stage
+        return tuple(found.values())
 
     def stages_s(self, phase: str) -> tuple[float, ...]:
         """What a micro-batch of a phase takes in each stage, with handing on."""

@@ -71,7 +71,12 @@ class CompiledModel:
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """What a user should know, and may well want."""
-        return (*self.remarks, *self.phases.warnings, *unfilled(self.program, [one.phase for one in self.phases]))
+        return (*self.of_no_phase, *self.phases.warnings)
+
+    @property
+    def of_no_phase(self) -> tuple[Diagnostic, ...]:
+        """Those of the warnings that are of no phase by itself."""
+        return (*self.remarks, *unfilled(self.program, [one.phase for one in self.phases]))
 
     @property
     def module_warnings(self) -> tuple[Diagnostic, ...]:
@@ -108,12 +113,13 @@ class CompiledModel:
         if emit in ALONE and len(chosen) > 1:
             listed = ", ".join(one.phase for one in chosen)
             raise fail(f"The model has {len(chosen)} phases, each a program of its own.", hint=f"name one of {listed}")
-        return in_one(chosen, emit, self.shapes, chosen=self.chosen())
+        return in_one(chosen, emit, self.shapes, chosen=self.chosen(), said=self.of_no_phase)
 
     def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
         """Write what `emit` gives into a folder, a file for each phase. Raises InputError where one is there
         already, unless `force` is given, or where the folder cannot be written to."""
-        texts = in_files(self.phases, one_of(Emit, target, "target"), self.shapes, chosen=self.chosen())
+        emit, chosen = one_of(Emit, target, "target"), self.chosen()
+        texts = in_files(self.phases, emit, self.shapes, chosen=chosen, said=self.of_no_phase)
         return write_files(path_of(folder), texts, force)
 
     def chosen(self) -> dict[str, Any]:

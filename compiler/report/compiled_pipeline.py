@@ -61,8 +61,12 @@ class CompiledPipeline:
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """What a user should know, and may well want: each once, of whatever stages."""
-        of_stages = (warning for stage in self.stages for warning in stage.warnings)
-        return (*self.remarks, *dict.fromkeys(of_stages), *unfilled(self.program, list(self.micro_batches)))
+        return (*self.of_no_stage, *self.staged.warnings)
+
+    @property
+    def of_no_stage(self) -> tuple[Diagnostic, ...]:
+        """Those of the warnings that are of no stage by itself."""
+        return (*self.remarks, *unfilled(self.program, list(self.micro_batches)))
 
     @property
     def outcome(self) -> Outcome:
@@ -81,12 +85,16 @@ class CompiledPipeline:
 
     def emit(self, target: str) -> str:
         """The pipeline as `text`, `json` or `html`. Raises InputError for modules, of which each stage has its own."""
-        return staged_in_one(self.staged, self.tried, one_of(Emit, target, "target"), Detail.SUMMARY)
+        return staged_in_one(
+            self.staged, self.tried, one_of(Emit, target, "target"), Detail.SUMMARY, said=self.of_no_stage
+        )
 
     def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
         """Write the pipeline and the plans or modules of its stages into a folder. Raises InputError where one is there
         already, unless `force` is given, or where the folder cannot be written to."""
-        texts = staged_files(self.staged, self.tried, one_of(Emit, target, "target"), Detail.PROGRAM)
+        texts = staged_files(
+            self.staged, self.tried, one_of(Emit, target, "target"), Detail.PROGRAM, said=self.of_no_stage
+        )
         return write_files(path_of(folder), texts, force)
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ from ...cost.estimate import MoveCost, OpCost, Totals
 from ...cost.loops import LoopCost
 from ...cost.memory import MemoryUse
 from ...cost.ops import model_flops
+from ...ir.diagnostics import Diagnostic
 from ...ir.layout import format_layout
 from ...ir.program import Kind, stored_in, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue
@@ -34,17 +35,25 @@ from .text import together_data
 Data = dict[str, object]
 
 
-def json_text(phases: Compilation, shapes: Sequence[Shape] = (), chosen: Data | None = None) -> str:
+def json_text(
+    phases: Compilation,
+    shapes: Sequence[Shape] = (),
+    chosen: Data | None = None,
+    said: Sequence[Diagnostic] = (),
+) -> str:
     """One phase as an object, several as `{"phases": [...]}`; ends in a newline.
 
     `shapes`: the slice shapes that were compiled, cheapest first; they add `slice_shapes`. `chosen`: what is to be said
-    of the choice among streams and stages, and of a stream of requests.
+    of the choice among streams and stages, and of a stream of requests. `said`: warnings of no phase by itself, which
+    stand beside those of one.
     """
     objects = [phase_data(compiled) for compiled in phases]
     whole: Data = objects[0] if len(objects) == 1 else {"phases": objects}
     if phases.together:
         whole |= {"together": together_data(phases)}
     whole |= chosen or {}
+    if said:
+        whole["warnings"] = [warning.message for warning in [*said, *(phases[0].warnings if len(phases) == 1 else ())]]
     if shapes:
         whole = {"slice_shapes": ranking_data(shapes)} | whole
     return json.dumps(whole, indent=2, ensure_ascii=True, allow_nan=False) + "\n"

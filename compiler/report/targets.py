@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from ...ir.diagnostics import Diagnostic
 from ..plan.compiled import Compilation
 from ..plan.shapes import Shape
 from ..text.files import file_stem
@@ -57,11 +58,12 @@ def in_one(
     weights: WeightMap | None = None,
     chosen: Mapping[str, object] | None = None,
     serves: ServedStream | None = None,
+    said: Sequence[Diagnostic] = (),
 ) -> str:
     """All phases as one text; `detail` says how much reports tell, `weights` what parameters are made of, for modules
-    that load them, `chosen` what data says of the choice among streams and stages, and `serves` what data and pages say
-    of a stream of requests."""
-    whole = _each(compiled, emit, shapes, detail, weights, chosen, serves)
+    that load them, `chosen` what data says of the choice among streams and stages, `serves` what data and pages say of
+    a stream of requests, and `said` which warnings of no phase by itself they have."""
+    whole = _each(compiled, emit, shapes, detail, weights, chosen, serves, said)
     if emit is not Emit.TEXT:
         return whole
     first = [f"{together_text(compiled)}\n"] if compiled.together else []
@@ -77,15 +79,16 @@ def in_files(
     weights: WeightMap | None = None,
     chosen: Mapping[str, object] | None = None,
     serves: ServedStream | None = None,
+    said: Sequence[Diagnostic] = (),
 ) -> dict[str, str]:
     """A text for each file, as `in_one` has it. Of phases planned together each says what is proven of all."""
     if emit is Emit.HTML:
         [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
-        return {name: in_one(compiled, emit, shapes, serves=serves)}
+        return {name: in_one(compiled, emit, shapes, serves=serves, said=said)}
     out = {}
     for one in compiled:
         name = file_stem(one.program.name, one.phase) + ENDINGS[emit]
-        text = _each(Compilation((one,)), emit, shapes, detail, weights, chosen, serves)
+        text = _each(Compilation((one,)), emit, shapes, detail, weights, chosen, serves, said)
         out[name] = f"{text}\n\n{together_text(compiled)}\n" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
             out[_beside(name)] = emitting().specs_json(one.spmd)
@@ -105,6 +108,7 @@ def _each(
     weights: WeightMap | None,
     chosen: Mapping[str, object] | None,
     serves: ServedStream | None,
+    said: Sequence[Diagnostic],
 ) -> str:
     match emit:
         case Emit.TEXT:
@@ -112,11 +116,11 @@ def _each(
         case Emit.NUMPY | Emit.JAX | Emit.SPECS:
             return "\n".join(emitting().module_text(one, emit, weights) for one in compiled)
         case Emit.JSON:
-            said = dict(chosen or {}) | ({} if serves is None else {"stream": serves.data()})
-            text: str = late("compiler.report.json").json_text(compiled, shapes, said)
+            more = dict(chosen or {}) | ({} if serves is None else {"stream": serves.data()})
+            text: str = late("compiler.report.json").json_text(compiled, shapes, more, said)
             return text
         case Emit.HTML:
-            return _page(compiled, shapes, serves)
+            return _page(compiled, shapes, serves, said)
 
 
 def emitting() -> Any:
@@ -124,7 +128,9 @@ def emitting() -> Any:
     return late("compiler.report.modules")
 
 
-def _page(compiled: Compilation, shapes: Sequence[Shape], serves: ServedStream | None) -> str:
+def _page(
+    compiled: Compilation, shapes: Sequence[Shape], serves: ServedStream | None, said: Sequence[Diagnostic]
+) -> str:
     """The page; its module takes longer to import than `compile` takes to start."""
-    page: str = late("compiler.report.page.render").plan_page(compiled, shapes=shapes, serves=serves)
+    page: str = late("compiler.report.page.render").plan_page(compiled, shapes=shapes, serves=serves, said=said)
     return page

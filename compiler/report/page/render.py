@@ -17,6 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from ....cost.formulas.symbolic import Form
+from ....ir.diagnostics import Diagnostic
 from ....ir.inert import visible
 from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
@@ -38,11 +39,13 @@ def plan_page(
     explained: Mapping[str, Explained] | None = None,
     shapes: Sequence[Shape] = (),
     serves: ServedStream | None = None,
+    said: Sequence[Diagnostic] = (),
 ) -> str:
     """The page of compiled phases of one model on one mesh.
 
     `explained`: the formulas and rivals of each phase by name; without it, exact formulas and no rivals.
     `shapes`: the slice shapes that were tried, cheapest first. `serves`: what a stream of requests gets.
+    `said`: warnings of no phase by itself.
     """
     first = compiled[0]
     if explained is None:
@@ -60,6 +63,7 @@ def plan_page(
         chips=spmd.mesh.chips,
         hardware=_hardware(first),
         facts=proofs + ([] if serves is None else serves.facts()),
+        warnings=[warning.message for warning in said],
         phases=[view(one, explained[one.phase]) for one in compiled],
         together=_together(compiled),
         whole_s=compiled.price,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....cost.simulate.stages import play
-from ....ir.diagnostics import size_text
+from ....ir.diagnostics import Diagnostic, size_text
 from ...plan.staged import Staged
 from ...plan.tries import Try, outcome_of
 from ...text.terminal import share_text, time_text
@@ -28,8 +28,14 @@ class PhaseDrawing:
     facts: str
 
 
-def staged_page(staged: Staged, found: Sequence[Try], serves: ServedStream | None = None) -> str:
-    """The page of a pipeline; `found`: what was tried; `serves`: what a stream of requests gets."""
+def staged_page(
+    staged: Staged,
+    found: Sequence[Try],
+    serves: ServedStream | None = None,
+    said: Sequence[Diagnostic] = (),
+) -> str:
+    """The page of a pipeline; `found`: what was tried; `serves`: what a stream of requests gets; `said`: warnings of no
+    stage by itself, before those of the stages."""
     plan = staged.plan
     outcome, gap = outcome_of(found)
     held = [max(stage, key=lambda one: one.memory.total_bytes) for stage in staged.stages]
@@ -55,6 +61,7 @@ def staged_page(staged: Staged, found: Sequence[Try], serves: ServedStream | Non
         "staged.html",
         title=f"Pipeline of {staged.program.name}",
         facts=facts,
+        warnings=[one.message for one in [*said, *staged.warnings]],
         phases=phases,
         rows=rows,
         name_of=lambda number: f"micro-batch {number + 1}",

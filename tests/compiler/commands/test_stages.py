@@ -93,6 +93,16 @@ def test_data_has_the_pipeline_and_the_plans_of_its_stages(compiled):
     assert data["pipeline"]["objective_s"] == pytest.approx(sum(p["seconds"] for p in data["pipeline"]["phases"]))
 
 
+def test_what_a_user_should_know_is_said_once_and_in_data(compiled):
+    asked = ("--chips", "10", "--hardware", "tpu-v4", "--stages", "2", "--phase", "decode", "--micro-batches", "decode=1")
+    found = compiled(*asked, "--emit", "json")
+    offered, idle = "No slice of 10 chips of tpu-v4 is offered.", "In phase `decode` axis `y` (5) can split no dim"
+    assert [found.stderr.count(f"warning: {said}") for said in (offered, idle)] == [1, 1]
+    data = json.loads(found.stdout)
+    assert data["pipeline"]["warnings"] == [offered]
+    assert all(idle in stage["warnings"][0] for stage in data["stages"])
+
+
 def test_stages_along_an_axis_of_a_count_of_chips(compiled):
     found = compiled("--chips", "4", "--stages", "2", "--phase", "decode")
     assert found.exit_code == 0, found.output

@@ -177,7 +177,10 @@ class Compilation(Sequence[CompiledPhase]):
     @property
     def price(self) -> float:
         """The objective of all phases over all of their calls; of one phase, of one call. Where that is time, with
-        waiting for the host, and without what loops hide."""
+        waiting for the host, and without what loops hide; where it is memory, the bytes that a chip stores in the phase
+        in which it stores most."""
+        if self.phases[0].plan.objective is Objective.MEMORY:
+            return max(one.phase_plan.price for one in self.phases)
         if len(self.phases) == 1:
             return self.phases[0].plan.price + self.phases[0].beside_s
         beside_s = math.fsum(one.calls * one.beside_s for one in self.phases)

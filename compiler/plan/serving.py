@@ -263,7 +263,7 @@ def served(compiled: Compilation, stream: Stream) -> Served:
     """What a stream gets of a compiled program that `of_stream` gave: in steady state each decode step is accompanied
     by batch / output prompts."""
     step_s = compiled[1].estimate.totals().total_s
-    return served_by((compiled,), compiled.price, step_s, compiled[1].spmd.mesh.chips, stream)
+    return served_by((compiled,), compiled.total_s, step_s, compiled[1].spmd.mesh.chips, stream)
 
 
 def served_by(

@@ -25,7 +25,7 @@ from ...ir.streams import copies_held
 from ...ir.text.write_spmd import folded, print_spmd
 from ...passes.lower.insert import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan
-from ..plan.compiled import Compilation, CompiledPhase
+from ..plan.compiled import Compilation, CompiledPhase, memory_is_limit
 from ..simulate.check_report import ERROR_TOLERANCE, CheckReport
 from ..text.terminal import count_text, gap_text, share_text, table, time_text
 
@@ -244,8 +244,8 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
     if compiled.together:
         yield "  Planned together with the other phases; what is proven is said of all."
     else:
-        yield f"  objective  {_objective(compiled, plan.price)}"
-        yield f"  bound      {_objective(compiled, plan.bound)}"
+        yield f"  objective  {objective_text(plan)}"
+        yield f"  bound      {_priced(plan, plan.bound)}"
         yield f"  status     {status_text(plan)}"
         if plan.parts:
             yield f"  parts      axes were split as far as {plan.parts}"
@@ -339,14 +339,20 @@ def _totals_row(name: str, totals: Totals) -> tuple[str, ...]:
     return (name, *map(time_text, seconds), _mb(totals.bytes_sent), str(totals.collectives))
 
 
-def _objective(compiled: CompiledPhase, price: float) -> str:
-    match compiled.plan.objective:
-        case Objective.MEMORY:
-            return f"{price / 1e9:.6g} GB stored"
-        case Objective.COMMUNICATION:
-            return f"{time_text(price, 6)} of communication"
-        case Objective.TIME:
-            return time_text(price, 6)
+def objective_text(plan: Plan) -> str:
+    """What was minimised, and what of it there is: of several phases in which least memory is a limit also that."""
+    stored = f", where {max(one.price for one in plan.phases) / 1e9:.6g} GB are stored" if memory_is_limit(plan) else ""
+    return _priced(plan, plan.price) + stored
+
+
+def _priced(plan: Plan, price: float) -> str:
+    if plan.objective is Objective.TIME or memory_is_limit(plan):
+        return time_text(price, 6)
+    return (
+        f"{price / 1e9:.6g} GB stored"
+        if plan.objective is Objective.MEMORY
+        else f"{time_text(price, 6)} of communication"
+    )
 
 
 def _us(seconds: float) -> str:
@@ -370,13 +376,13 @@ def _together(compiled: Compilation) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("", "calls", "each", "all")]
     handed = {h.before: h for h in plan.handovers}
     for one in compiled:
-        price, calls = seconds_of(one), one.calls
-        rows.append((one.phase, str(calls), time_text(price), time_text(calls * price)))
+        each_s, calls = one.estimate.totals().total_s, one.calls
+        rows.append((one.phase, str(calls), time_text(each_s), time_text(calls * each_s)))
         if one.phase in handed:
             handover = handed[one.phase]
             name = f"{handover.before} to {handover.after}"
             rows.append((name, str(calls), time_text(handover.price), time_text(calls * handover.price)))
-    rows.append(("together", "", "", time_text(compiled.price)))
+    rows.append(("together", "", "", time_text(compiled.total_s)))
     yield "Phases together: each parameter stored once, caches handed on"
     yield from table(rows, left=1)
     for spmd in spell_handovers(plan):
@@ -384,19 +390,17 @@ def _together(compiled: Compilation) -> Iterator[str]:
     if any(one.estimate.loops for one in compiled):
         yield "  of times, what loops hide is taken off; the plan is chosen and proven by those before that"
     yield ""
-    yield f"  objective  {time_text(plan.price, 6)}"
-    yield f"  bound      {time_text(plan.bound, 6)}"
+    yield f"  objective  {objective_text(plan)}"
+    yield f"  bound      {_priced(plan, plan.bound)}"
     yield f"  status     {status_text(plan)}"
     if plan.parts:
         yield f"  parts      axes were split as far as {plan.parts}"
 
 
-def seconds_of(one: CompiledPhase, hiding: bool = True) -> float:
-    """What counts of one call of a phase; without `hiding`, before any of it is hidden."""
+def _counted_s(one: CompiledPhase) -> float:
+    """What is minimised of one call of a phase, before any of it is hidden."""
     totals = one.estimate.totals()
-    if one.plan.objective is Objective.COMMUNICATION:
-        return totals.comm_s
-    return totals.total_s if hiding else totals.apart_s
+    return totals.comm_s if one.plan.objective is Objective.COMMUNICATION else totals.apart_s
 
 
 def _moved(spmd: SpmdProgram) -> str:
@@ -408,8 +412,9 @@ def _moved(spmd: SpmdProgram) -> str:
 
 def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: str | None) -> str:
     """What it costs to store parameters once: phases planned alone beside the plan of all, or why there is none."""
-    total = sum(one.calls * seconds_of(one, hiding=False) for one in alone)
-    lines = ["What sharing the stored parameters costs"]
+    total = sum(one.calls * _counted_s(one) for one in alone)
+    what = ", in communication" if alone[0].plan.objective is Objective.COMMUNICATION else ""
+    lines = [f"What sharing the stored parameters costs{what}"]
     if together is None:
         return "\n".join([*lines, f"  together there is no plan: {reason}"])
     rows: list[tuple[str, ...]] = [("", "calls", "alone", "together")]
@@ -417,7 +422,7 @@ def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: 
     for one in alone:
         # Where least memory was asked for, a phase's price is in bytes: only the whole has a time to compare.
         shared = "-" if together.objective is Objective.MEMORY else time_text(prices[one.phase])
-        rows.append((one.phase, str(one.calls), time_text(seconds_of(one, hiding=False)), shared))
+        rows.append((one.phase, str(one.calls), time_text(_counted_s(one)), shared))
     handed = sum(next(o.calls for o in alone if o.phase == h.before) * h.price for h in together.handovers)
     rows.append(("handovers", "", "-", time_text(handed)))
     rows.append(("in all", "", time_text(total), time_text(together.price)))

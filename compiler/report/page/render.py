@@ -27,7 +27,7 @@ from ...text.terminal import LAYOUT, count_text, time_text
 from ..explain_text import Explained, explained_phase
 from ..schedule import split_remarks, step_remarks
 from ..served_stream import ServedStream
-from ..text import seconds_of
+from ..text import objective_text
 from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
 from .pipeline import draw_pipeline
@@ -54,7 +54,7 @@ def plan_page(
     proofs = []
     if compiled.together:
         looped = any(one.estimate.loops for one in compiled)
-        proofs = [("objective", f"{time_text(plan.price, 6)}, all phases"), ("proof", proof(plan.gap, looped))]
+        proofs = [("objective", f"{objective_text(plan)}, all phases"), ("proof", proof(plan.gap, looped))]
     return render(
         "plan.html",
         title=f"{spmd.name} on {spmd.mesh}",
@@ -66,7 +66,7 @@ def plan_page(
         warnings=[warning.message for warning in said],
         phases=[view(one, explained[one.phase]) for one in compiled],
         together=_together(compiled),
-        whole_s=compiled.price,
+        whole_s=compiled.total_s,
         shapes=shapes,
     )
 
@@ -178,7 +178,7 @@ def _together(compiled: Compilation) -> list[tuple[str, int, float]]:
     if not compiled.together:
         return []
     [plan] = compiled.plans
-    rows = [(one.phase, one.calls, seconds_of(one)) for one in compiled]
+    rows = [(one.phase, one.calls, one.estimate.totals().total_s) for one in compiled]
     calls = {name: count for name, count, _ in rows}
     return rows + [(f"{h.before} to {h.after}", calls[h.before], h.price) for h in plan.handovers]
 

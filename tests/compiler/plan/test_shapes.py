@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.pipeline import load
+from escc.compiler.plan.pipeline import load, parse
 from escc.compiler.plan.shapes import (
     compile_shapes,
     mesh_name,
@@ -70,6 +70,25 @@ def test_of_shapes_that_send_the_same_the_quickest_comes_first() -> None:
         assert [shape.mesh.sizes for shape in shapes] == [(2, 4), (8,)]
         taken_s = [shape.compiled.total_s for shape in shapes if shape.compiled]
         assert taken_s == sorted(set(taken_s))
+
+
+def test_of_several_phases_that_store_least_the_shape_that_stores_least_comes_first() -> None:
+    text = """
+dim B, E = 66, F = 50
+main(x: bf16[B,E]) { param W: bf16[E,F]
+  y[B,F] = x[B,E] * W[E,F]
+  return y
+}
+phase a { B = 64 }
+phase b { B = 32, calls = 2 }
+"""
+    options = Options(Hardware.load("tpu-v4"), Objective.MEMORY)
+    meshes = [Mesh.parse("4"), Mesh.parse("2x2")]  # 4 divides no dim of the parameter
+    for separate in (False, True):
+        best, other = compile_shapes(parse(text), ["a", "b"], meshes, options, separate)
+        assert best.mesh == meshes[1] and best.price == 66 * 50 * 2 / 4 and other.price == 66 * 50 * 2
+        assert best.compiled is not None and other.compiled is not None
+        assert best.compiled.total_s > other.compiled.total_s, "it is not the quickest that is asked for"
 
 
 def test_a_model_that_fits_no_shape_is_refused() -> None:

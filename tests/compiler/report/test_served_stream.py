@@ -56,6 +56,16 @@ def compiled(folder: Path, *more: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.parametrize("how", [PLAIN, ["--chips", "x=2"]])
+def test_times_are_times_whatever_is_to_be_least(tmp_path: Path, how: list[str]) -> None:
+    for least in ("time", "communication", "memory"):
+        found = json.loads(compiled(tmp_path, *how, "--objective", least, "--emit", "json"))
+        served, decode = found["stream"], found["phases"][1]
+        assert served["step_s"] == pytest.approx(decode["totals"]["total_s"])
+        assert served["prefill_s"] == pytest.approx(found["phases"][0]["totals"]["total_s"]), "nothing is handed on"
+        assert served["token_s"] == pytest.approx(served["step_s"] + 4 / 10 * served["prefill_s"])
+
+
 @pytest.mark.parametrize("how", [PLAIN, [*PLAIN, "--offload", "weights"], ["--chips", "stage=2", "--stages", "2"]])
 def test_data_and_pages_have_the_figures_of_the_text(tmp_path: Path, how: list[str]) -> None:
     found = json.loads(compiled(tmp_path, *how, "--emit", "json"))

@@ -245,6 +245,16 @@ def test_axes_of_unlike_rates_have_symbols_of_their_own() -> None:
     assert found.value(found.comm_s) == pytest.approx(figure, rel=EXACTLY)
 
 
+def test_kinds_that_were_not_measured_keep_their_latencies_beside_one_that_was() -> None:
+    measured = ((CollectiveKind.ALL_REDUCE, Protocols(2e-6, 1e-7, 0.5)),)
+    chip = replace(Hardware.load("h100", datasheet=True), hop_latency_s=1e-6, protocols=measured)
+    values = {"W": "E_xF", "W'": "EF"}
+    program = spmd(Move("W'", "W", AllGather(("x",), 0)), values=values, mesh=Mesh((("x", 4),)))
+    found = symbolic(program, chip, Form.EXACT, Bandwidth.LINKS)
+    assert same(found.comm_s, "2*E*F*(X-1)/X/W + hop", found)  # behind a switch every chip is one hop away
+    assert found.value(found.comm_s) == pytest.approx(estimate(program, chip).totals().comm_s, rel=EXACTLY)
+
+
 def test_on_links_many_chips_drop_the_factor_and_keep_the_latency() -> None:
     found, _ = on_links("E_xyF", "EF", AllGather(("x", "y"), 0), form=Form.LARGE)
     assert same(found.comm_s, "2*E*F/(2*W) + latency + hop*(floor(X/2) + floor(Y/2))", found)

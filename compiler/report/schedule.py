@@ -134,8 +134,8 @@ def _waiting(found: Schedule) -> Iterator[str]:
     """What stages wait, beside what they would with batches that are alike."""
     best = found.best
     if found.job.stages > 1:
-        slowest = float(best.seconds.mean(axis=1).max())
-        even = Rounds(1, len(best.batches), wait=False).seconds(found.job.stages * slowest, slowest)
+        each_s = best.seconds.mean(axis=1)  # of a stage, a batch
+        even = Rounds(1, len(best.batches), wait=False).seconds(float(each_s.sum()), float(each_s.max()))
         share = f"{best.timeline.bubbles:.1%}"
         yield f"  Stages wait for {share} of that; with batches all alike it would take {time_text(even)}."
 

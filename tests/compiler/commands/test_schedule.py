@@ -207,6 +207,16 @@ def test_an_interrupted_schedule_leaves_the_file_whole(
     assert out.read_text() == "mine\n" and [path.name for path in tmp_path.iterdir()] == ["l.csv", "b.csv"]
 
 
+def test_one_batch_is_alike_and_takes_no_longer_than_it_does(tmp_path: Path) -> None:
+    lengths, model = tmp_path / "one.csv", tmp_path / "m.esti"
+    lengths.write_text("context,ending\n100,10\n")
+    model.write_text(TINY_DECODER.replace("repeat 5", "repeat 2").replace("phase decode", "phase later"))
+    found = schedule(lengths, model, "--chips", "2", "--stages", "2")
+    assert found.exit_code == 0, found.output
+    whole = found.stdout.split("All of it takes ")[1].split(":")[0]
+    assert f"with batches all alike it would take {whole}." in found.stdout
+
+
 def test_a_page_draws_the_stages(lengths: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.html"
     given = *STAGED, "--theta", "2048", "--theta-context", "6000"

@@ -39,8 +39,10 @@ class Mesh:
         """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes), where `gpu=2x4` is an axis in
         parts; `gpu=8 of node=2,gpu=8` are some chips of a mesh.
 
-        Raises InputError when the text is neither.
+        Raises InputError when the text is neither, or no text.
         """
+        if not isinstance(text, str):
+            raise fail(f"A mesh is a text, which `{text!r:.60}` is not.", hint="write sizes, as `4x4x4`")
         part, of, whole = text.partition(" of ")
         if of:
             return replace(cls.parse(part), part_of=cls.parse(whole).axes)

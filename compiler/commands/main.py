@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ...ir.diagnostics import Diagnostic, InputError, InternalError
-from ..text.terminal import OutputError, complain, note, say
+from ..text.terminal import OutputError, complain, forget_output, note, say
 
 LATE = {  # what the list of commands says of each; its module is imported when it is run
     "compile": (".compile", "Find the cheapest sharded program of a model on a mesh."),
@@ -89,7 +89,15 @@ def run() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    app()
+    try:
+        app()
+    except (OSError, OutputError) as error:  # of help and the version, which no command prints
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        if isinstance(error, OSError):
+            forget_output()
+        complain([_unwritable(error.strerror if isinstance(error, OSError) else error)])
+        sys.exit(WRONG_INPUT)
 
 
 def reported(command: Callable[P, None]) -> Callable[P, None]:
@@ -103,13 +111,17 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
             complain(error.diagnostics)
             raise typer.Exit(WRONG_INPUT) from None
         except OutputError as error:
-            complain([Diagnostic(f"Standard output cannot be written to: {error}.")])
+            complain([_unwritable(error)])
             raise typer.Exit(WRONG_INPUT) from None
         except InternalError as error:
             note(f"escc: internal error: {error}\nThis is a bug in escc; the plan is not shown.")
             raise typer.Exit(BUG) from None
 
     return guarded
+
+
+def _unwritable(why: object) -> Diagnostic:
+    return Diagnostic(f"Standard output cannot be written to: {why}.")
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from math import comb, perm, prod
 
-from ...cost.hardware import Hardware, Switch, Torus, Wrap, presets
+from ...cost.hardware import Hardware, Host, Switch, Torus, Wrap, presets
 from ...cost.hardware_file import slices_text
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail, plural
 from ...ir.dtype import Dtype
@@ -41,14 +41,16 @@ def preset_table() -> str:
 
 
 def hardware_sheet(hardware: Hardware) -> str:
-    """All figures of one chip: datasheet, network, and what was calibrated."""
+    """All figures of one chip: datasheet, network, its host where it has one, and what was calibrated."""
     parts = [hardware.name]
     for title, rows in (
         ("datasheet", _datasheet(hardware)),
         ("network", _network(hardware)),
+        ("host", () if hardware.host is None else _host(hardware.host)),
         ("calibrated", _calibrated(hardware)),
     ):
-        parts += [f"\n{title}", *table(list(rows), left=2)]
+        if listed := list(rows):
+            parts += [f"\n{title}", *table(listed, left=2)]
     return "\n".join(parts) + "\n"
 
 
@@ -82,6 +84,15 @@ def _network(chip: Hardware) -> Iterator[Row]:
             yield "slice", f"at most {torus.largest_slice_chips} chips{_offered(torus)}"
         case Switch():
             pass
+
+
+def _host(host: Host) -> Iterator[Row]:
+    yield "chips", f"{host.host_chips} to a host"
+    yield "DRAM", f"{_number(host.dram_bytes / 1e9)} GB at {_number(host.dram_bytes_per_s / 1e9)} GB/s"
+    shared = f", shared by {plural(host.link_chips, 'chip')}" if host.link_chips > 1 else " a chip"
+    yield "link", f"{_number(host.link_bytes_per_s / 1e9)} GB/s in one direction{shared}"
+    if host.nvme_bytes:
+        yield "NVMe", f"{_number(host.nvme_bytes / 1e9)} GB at {_number(host.nvme_bytes_per_s / 1e9)} GB/s"
 
 
 def _calibrated(chip: Hardware) -> Iterator[Row]:

@@ -26,9 +26,13 @@ def say(text: str) -> None:
         _write(sys.stdout, text)
         sys.stdout.flush()
     except OSError as error:
-        # Python would try once more, and complain, when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        forget_output()
         raise OutputError(error.strerror) from None
+
+
+def forget_output() -> None:
+    """Let what could not be written to standard output go: Python would try once more, and complain, when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(diagnostics: Iterable[Diagnostic]) -> None:

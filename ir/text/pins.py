@@ -158,6 +158,8 @@ def _check_known(name: str, owners: Sequence[Collection[str]], what: str, place:
     known = [one for owner in owners for one in owner]
     shown = name[:64]
     if name not in names.values:
+        if name == "return":
+            raise fail("What is returned has a name.", place, f"the results are {', '.join(names.results)}")
         longer = next((f"did you mean `{k}`?" for k in known if k.endswith(f".{name}")), None)
         raise fail(f"The program has no value `{shown}`.", place, longer or did_you_mean(name, known))
     if name in names.ops:

@@ -60,6 +60,11 @@ def test_meshes_that_do_not(text: str, message: str) -> None:
     assert message in error.value.diagnostics[0].message
 
 
+def test_a_mesh_that_is_no_text() -> None:
+    with pytest.raises(InputError, match="A mesh is a text, which `64` is not"):
+        Mesh.parse(64)  # type: ignore[arg-type]
+
+
 AXES = st.lists(
     st.tuples(st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True), st.integers(1, 6)),
     min_size=1,

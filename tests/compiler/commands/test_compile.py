@@ -298,6 +298,10 @@ def test_a_pin_that_cannot_hold_is_named(tmp_path: Path) -> None:
     assert_refused(invoke(*SMALL, "--pin", str(pins)), 1, "The pin `stored Wi E_aF` cannot hold")
     pins.write_text("stored Wi E_xF\nstored Zz E_xF\n")
     assert_refused(invoke(*SMALL, "--pin", str(pins)), 1, "wrong.pins:2:8: error: The program has no value `Zz`")
+    pins.write_text("stored return BE\n")
+    refused = invoke(*SMALL, "--pin", str(pins))
+    assert_refused(refused, 1, "wrong.pins:1:8: error: What is returned has a name.")
+    assert "hint: the results are y" in refused.stderr
 
 
 def test_an_idle_axis_is_warned_of() -> None:
@@ -323,6 +327,15 @@ def test_an_output_that_is_full_or_closed_is_said_and_brings_no_traceback() -> N
         ).stderr
         == b""
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("asked", ["--help", "compile --help", "--version"])
+def test_help_that_cannot_be_written_brings_no_traceback(asked: str) -> None:
+    command = f"{sys.executable} -m escc.compiler.commands.main {asked} > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, check=False, cwd="/", text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: Standard output cannot be written to: No space left on device.\n"
 
 
 def test_output_that_cannot_hold_a_character_is_escaped(tmp_path: Path) -> None:

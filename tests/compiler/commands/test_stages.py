@@ -94,7 +94,18 @@ def test_data_has_the_pipeline_and_the_plans_of_its_stages(compiled):
 
 
 def test_what_a_user_should_know_is_said_once_and_in_data(compiled):
-    asked = ("--chips", "10", "--hardware", "tpu-v4", "--stages", "2", "--phase", "decode", "--micro-batches", "decode=1")
+    asked = (
+        "--chips",
+        "10",
+        "--hardware",
+        "tpu-v4",
+        "--stages",
+        "2",
+        "--phase",
+        "decode",
+        "--micro-batches",
+        "decode=1",
+    )
     found = compiled(*asked, "--emit", "json")
     offered, idle = "No slice of 10 chips of tpu-v4 is offered.", "In phase `decode` axis `y` (5) can split no dim"
     assert [found.stderr.count(f"warning: {said}") for said in (offered, idle)] == [1, 1]

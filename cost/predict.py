@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import exp, fsum, prod
+from math import exp, fsum
 
 from ..ir.collective import CollectiveKind
-from ..ir.dtype import INTEGERS
-from ..ir.program import Append, Kind, Program, Stored, stored_in, walk
+from ..ir.program import Program
 from ..ir.spmd import SpmdProgram
 from .estimate import Estimate, OpCost
 from .hardware import Hardware, Rule
 from .memory import memory
 from .network import Network
 from .ops import model_flops_by_type
+from .tokens import tokens
 
 
 @dataclass(frozen=True)
@@ -203,36 +203,6 @@ def utilisation(program: Program, phase: str, seconds: float, chips: int, hardwa
     peaks, done = hardware.narrow_peaks, model_flops_by_type(program, phase)
     least_s = fsum(flops / peaks.get(dtype, hardware.peak_flops_per_s) for dtype, flops in done.items()) / chips
     return least_s / seconds if seconds else None
-
-
-def tokens(program: Program, phase: str) -> int:
-    """How many tokens one run of a phase processes, of all sequences: the product of its token dims."""
-    sizes = program.true_sizes(dict(program.phase(phase).sizes))
-    return prod(sizes[dim] for dim in token_dims(program))
-
-
-def token_dims(program: Program) -> tuple[str, ...]:
-    """The dims that count tokens: those of the first input with one that no parameter has and no cache grows along, and
-    such of any input as caches are appended along. Other inputs, as a mask or what is attended to, have dims of their
-    own, or the same again. Where there are no parameters the last of several dims of numbers in floating point is that
-    of features."""
-    values = program.table()
-    inputs: list[tuple[str, ...]] = []
-    appended, other = dict[str, None](), set[str]()
-    plain = not stored_in(program.body, Kind.PARAM)
-    for item in (placed.item for placed in walk(program.body)):
-        match item:
-            case Stored(name, Kind.INPUT):
-                dims, dtype = values[name].dims, values[name].dtype
-                inputs.append(dims[:-1] if plain and len(dims) > 1 and dtype not in INTEGERS else dims)
-            case Stored(name, Kind.PARAM):
-                other |= set(values[name].dims)
-            case Append(_, _, _, source, target, context):
-                appended[source] = None
-                other |= {target, context or target}
-    counted = [[dim for dim in dims if dim not in other] for dims in inputs]
-    first = next((dims for dims in counted if dims), [])
-    return tuple(dict.fromkeys([*first, *(dim for dim in appended if any(dim in dims for dims in counted))]))
 
 
 def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...cost.predict import token_dims
+from ...cost.tokens import token_dims
 from ...ir.dataflow import appends
 from ...ir.diagnostics import Diagnostic, InputError, fail, listed
 from ...ir.program import Kind, Phase, Program, stored_in

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import compile_phase, load, model_names
+from escc.compiler.plan.pipeline import compile_phase
 from escc.cost.hardware import Calibrated, Convention, Engine, Hardware, Rule
-from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
+from escc.cost.predict import Prediction, Resource, predict_phase
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
@@ -155,37 +154,6 @@ def test_a_range_is_as_wide_as_that_of_the_less_sure_of_chip_and_engine(engine: 
     assert error_of(predicted(compiled(H100.with_engine(engine)))) == (error and pytest.approx(error))
     unsure = H100.with_figures(error=0.0).with_engine(engine)
     assert predicted(compiled(unsure)).low_s is None
-
-
-@pytest.mark.parametrize("name", model_names())
-def test_tokens_are_those_of_all_sequences(name: str) -> None:
-    program = load(Path(name), {"B": 6})
-    assert token_dims(program) == ("B", "L")
-    assert tokens(program, "decode") == 6
-    assert tokens(program, "prefill") == 6 * dict(program.phase("prefill").sizes)["L"]
-
-
-COUNTED = [
-    (
-        "(x: bf16[B,L,E], kept: bf16[B,M]) { param W: bf16[E]\n s[B,L,M] = x[B,L,E] * W[E] * x[B,M,E]\n"
-        " p = softmax(s, over=M, among=kept)\n return p }",
-        ("B", "L"),
-    ),
-    (
-        "(x: bf16[B,E], read: bf16[B,T,E]) { param W: bf16[E]\n s[B,T] = x[B,E] * W[E] * read[B,T,E]\n return s }",
-        ("B",),
-    ),
-    ("(by: f32[E], x: bf16[B,E]) { param W: bf16[E]\n y = x * W * by\n return y }", ("B",)),
-    ("(x: bf16[B,L,E]) { y = x * 2\n return y }", ("B", "L")),
-    ("(x: bf16[B]) { y = x * 2\n return y }", ("B",)),
-    ("(ids: i32[B,L]) { param P: bf16[T,E]\n x = take(P, ids, over=T)\n return x }", ("B", "L")),
-]
-
-
-@pytest.mark.parametrize(("text", "dims"), COUNTED)
-def test_a_mask_or_what_is_attended_to_counts_no_tokens(text: str, dims: tuple[str, ...]) -> None:
-    source = Source("counted.esti", "dim B = 8, L = 16, M = L, E = 32, T = 20\nmain" + text)
-    assert token_dims(expand(parse(source), source)) == dims
 
 
 def test_what_chips_could_do_is_in_the_type_in_which_it_is_done() -> None:

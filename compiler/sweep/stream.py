@@ -287,7 +287,7 @@ class _Search:
             self._note(batch, beaten.in_mesh_order, beaten.bound >= below_s * (1 - PROVEN))
             if least_s is None:
                 self.bounds.add(batch, below_s if beaten.in_mesh_order else beaten.bound, not beaten.in_mesh_order)
-            return beaten
+            return Cutoff(beaten.bound, beaten.in_mesh_order)  # the one that was raised holds all that was searched
         except InputError as error:
             unproven = isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN
             self._note(batch, unproven and len(live_axes(self.mesh)) > FEW_AXES, not unproven)
@@ -314,8 +314,11 @@ class _Search:
             self.open.add(batch)
 
     def _below(self, stream: Stream) -> float:
-        """The seconds of all calls in which a batch gives more than what is known."""
-        return stream.batch * stream.output_tokens / self.rate if self.rate else math.inf
+        """The seconds of all calls in which a batch gives more than what is known, and where something is served its
+        tokens come in time: of others it need not be said how long they take."""
+        below_s = stream.batch * stream.output_tokens / self.rate if self.rate else math.inf
+        longest_s = self.request.limits.token_s if self.rate or self.good else None
+        return below_s if longest_s is None else min(below_s, stream.output_tokens * longest_s * (1 + 2 * PROVEN))
 
     def _compiled(self, program: Program, stream: Stream, given: float) -> tuple[Compilation, Served]:
         self.given[stream.batch] = given

@@ -22,7 +22,7 @@ from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.served_stream import ServedStream
 from escc.compiler.sweep import stream as searched
 from escc.compiler.sweep.rate_bounds import RateBounds
-from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
+from escc.compiler.sweep.stream import Limits, Place, Request, Wanted, best_at, places, serve
 from escc.compiler.sweep.stream_text import stream_text
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.formulas.symbolic import Form
@@ -244,6 +244,26 @@ def test_plans_of_a_batch_bound_those_of_larger_ones() -> None:
     for batch in (5, 8, 20):
         found = search.plan(batch)
         assert found is not None and found[1].tokens_per_s <= bounds[batch - 1] * (1 + 1e-9)
+
+
+def test_where_something_is_served_no_more_than_the_time_of_a_token_is_asked_of_other_batches() -> None:
+    """Nor is anything kept of the search that has shown that none comes in time."""
+    [place] = places([2], [H100], [None], [None])
+    found = search_of(place, at(40)[0] * 1.0001)
+    assert found.plan(80) is None and "a token takes" in str(found.plans[80]), "nothing is served yet"
+    assert found.plan(40) is not None
+    for batch in (41, 42, 96):
+        assert found.plan(batch) is None
+        beaten = found.plans[batch]
+        assert isinstance(beaten, Cutoff) and beaten.__traceback__ is None and beaten.__context__ is None
+        assert found.bounds.rates[batch - 1] == 0.0, "it is known to be too slow"
+    assert not found.open
+
+
+def search_of(place: Place, token_s: float) -> Any:
+    """The search of a mesh with one axis."""
+    mesh = Mesh.parse(str(place.chips))
+    return searched._Search(request(Limits(token_s)), place, mesh, PROGRAM)
 
 
 def test_room_for_prompts_is_kept_for_the_batches_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ilp.model import Model, continuous, inner
+from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, solve
 from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
@@ -17,12 +17,12 @@ from .branch_on_levels import Among, ByLevels, LevelPlans
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
-from .level_program import LevelProgram, level_program
+from .level_program import level_program
 from .limits import Limited
 from .memory_bounds import taken_by
 from .near_known import improved
 from .problem import Candidate, Problem, tie_of
-from .reduced_program import INTEGRAL, Left, Reduced, fixed, left_of
+from .reduced_program import INTEGRAL, Left, Reduced, fixed, is_settled, least_columns, left_of
 from .row_worths import row_worths
 from .symmetry import Standing, of_layers
 
@@ -86,7 +86,7 @@ class Prover:
         """
         standing = self.problem.representatives
         alive, arcs = self._alive(ascent, best)
-        if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > MANY_ALIKE:
+        if all(mask.any() for mask in alive) and least_columns(self.problem.graph, alive, arcs) > MANY_ALIKE:
             standing = of_layers(self.problem.graph, self.problem.alike) or standing
             alive, arcs = self._alive(ascent, best, standing)
         reduced = self._reduce(ascent, best, ties=False, masks=(alive, arcs), standing=standing)
@@ -103,6 +103,8 @@ class Prover:
         plan = self._plan(relaxed, reduced, ascent)
         best = min(best, plan, key=lambda f: f.price) if plan else best
         best = replace(best, bound=min(best.price, max(best.bound, relaxed.bound / unit)))
+        if plan is not None and not self._is_proven(best):
+            best = self._plainer(left_of(ascent, best.bound, reduced, relaxed, unit), best)
         if not self._is_proven(best):
             some = np.count_nonzero(fixed(reduced.model, relaxed, best.price * unit).upper)
             if plan is None and relaxed.x is not None and relaxed.reduced_costs is not None and some > MANY_MIXED:
@@ -111,6 +113,15 @@ class Prover:
                 best = self._by_solver(relaxed, reduced, ascent, best, unit)
         self._left = left_of(ascent, best.price, reduced, relaxed, unit)
         return best
+
+    def _plainer(self, near: Left | None, best: Candidate) -> Candidate:
+        """A plan that costs what a relaxation does, where one is found: of what is left `near` its price that with the
+        fewest collectives. Of more some may run out of their order, which as a plan they do alone, for more."""
+        if near is None:
+            return best
+        tied = self._reduce(near.ascent, best.at_most(near.price), ties=True, among=near)
+        plan = self._plan(self._relax(tied, near.ascent, _unit(near.price)), tied) if tied.possible else None
+        return best if plan is None or plan.price >= best.price else replace(plan, bound=min(plan.price, best.bound))
 
     def _by_solver(
         self, relaxed: Answer, reduced: Reduced, ascent: DualAscent, best: Candidate, unit: float
@@ -170,7 +181,7 @@ class Prover:
         the program has more than `most_columns`; where its relaxation leaves more than `most_left` that stands."""
         known = replace(known, bound=min(known.price, ascent.bound()))
         alive, arcs = self._alive(ascent, known)
-        if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > most_columns:
+        if all(mask.any() for mask in alive) and least_columns(self.problem.graph, alive, arcs) > most_columns:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
         if not reduced.possible:
@@ -225,7 +236,7 @@ class Prover:
             arcs = {t: mask & among[t] for t, mask in arcs.items()}
         if not all(mask.any() for mask in alive):
             return None, None
-        if self._least_columns(alive, arcs) > most_columns:
+        if least_columns(self.problem.graph, alive, arcs) > most_columns:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs), standing=standing)
         unit = _unit(known.price)
@@ -296,7 +307,7 @@ class Prover:
         alive, arcs = self._alive(ascent, known)
         if not all(mask.any() for mask in alive):
             return ByLevels(None, known.price, known.price)
-        if self._least_columns(alive, arcs) > most_columns:
+        if least_columns(self.problem.graph, alive, arcs) > most_columns:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
         unit = _unit(known.price)
@@ -316,17 +327,6 @@ class Prover:
         program = AxisProgram(self.problem.graph, reduced.model, reduced.program.choice, reduced.kept, plan, unit)
         return LevelPlans(program, reduced, relaxed, self.problem.settings, among)
 
-    def _by_scip(self, program: LevelProgram, nodes: int) -> Answer:
-        """What SCIP says of a program by levels within so many nodes."""
-        scip = replace(self.problem.settings, solver="gscip")
-        answer = solve(program.model, scip, nodes, first=program.levels, ranks=program.ranks)
-        self.solve_s += answer.seconds
-        return answer
-
-    def _is_settled(self, answer: Answer, model: Model, gap: float) -> bool:
-        """Whether there is a solution, and as near to its bound."""
-        return answer.x is not None and inner(model.cost, answer.x) * (1 - gap) <= answer.bound
-
     def _by_bytes(self, model: Model, reduced: Reduced, limits: Limited) -> Answer:
         """What a solver says of a program, with the bytes that values take branched on first: where collectives run
         alone it needs few nodes so."""
@@ -335,8 +335,10 @@ class Prover:
         if not reduced.loads or limits.combining:
             return self._solve(reduced.whole(model), NODES)
         program = level_program(reduced.program, model, reduced.loads)
-        answer = self._by_scip(program, FEW_NODES)
-        settled = self._is_settled(answer, program.model, 2 * self.problem.settings.gap)
+        scip = replace(self.problem.settings, solver="gscip")
+        answer = solve(program.model, scip, FEW_NODES, first=program.levels, ranks=program.ranks)
+        self.solve_s += answer.seconds
+        settled = is_settled(answer, program.model, 2 * self.problem.settings.gap)
         return answer if answer.none or settled else self._solve(reduced.whole(model), NODES)
 
     def plainest(
@@ -413,12 +415,6 @@ class Prover:
             node, mask = standing
             alive[node] &= mask
         return alive, arcs
-
-    def _least_columns(self, alive: Sequence[Mask], arcs: Mapping[int, Mask]) -> int:
-        """How many columns the program of what is alive has at the least: those of choices and of flows."""
-        uses = {t: len(self.problem.graph.tensors[t].uses) for t in arcs}
-        flows = sum(int(mask.sum()) * (uses[t] + (uses[t] > 1)) for t, mask in arcs.items())
-        return flows + sum(int(mask.sum()) for mask in alive)
 
     def _relax(self, reduced: Reduced, ascent: DualAscent, unit: float) -> Answer:
         """The linear relaxation of what is left, from where the ascent has come."""

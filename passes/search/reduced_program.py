@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ilp.model import Model
+from ..ilp.model import Model, inner
 from ..ilp.solver import Answer
 from ..layouts.space import Array, Mask
 from .dual_ascent import DualAscent
+from .graph import Graph
 from .integer_program import ChoiceProgram
 from .memory_bounds import Load
 from .memory_rows import written_out
@@ -68,6 +69,18 @@ class Left:
     masks: Sequence[Mask]
     arcs: Mapping[int, Mask]
     standing: Standing | None
+
+
+def least_columns(graph: Graph, alive: Sequence[Mask], arcs: Mapping[int, Mask]) -> int:
+    """How many columns the program of what is alive has at the least: those of choices and of flows."""
+    uses = {t: len(graph.tensors[t].uses) for t in arcs}
+    flows = sum(int(mask.sum()) * (uses[t] + (uses[t] > 1)) for t, mask in arcs.items())
+    return flows + sum(int(mask.sum()) for mask in alive)
+
+
+def is_settled(answer: Answer, model: Model, gap: float) -> bool:
+    """Whether there is a solution, and as near to its bound."""
+    return answer.x is not None and inner(model.cost, answer.x) * (1 - gap) <= answer.bound
 
 
 def left_of(ascent: DualAscent, price: float, reduced: Reduced, relaxed: Answer, unit: float) -> Left | None:

@@ -28,7 +28,7 @@ from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.graph import build_graph
 from escc.passes.search.limits import Limited
-from escc.passes.search.problem import Problem
+from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.reduced_program import Reduced
 from escc.passes.search.search import search
 from escc.passes.search.steiner import Distances
@@ -67,6 +67,26 @@ def test_from_a_poor_start_the_best_is_found(seed: int) -> None:
     assert problem.found(found.chosen).price == pytest.approx(found.price, rel=1e-12)
     assert found.price - found.bound <= 1e-9 * found.price
     assert found.bound <= found.price * (1 + 1e-9)
+
+
+def test_where_a_relaxation_costs_more_as_a_plan_the_plainest_of_its_price_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its collectives may be out of their order. No integer program is needed then."""
+    problem, plan_of = problem_of(case_of(1, 2, 2)), Prover._plan
+    least = search(problem, None, Prover(problem)).price
+    ascent, read = DualAscent(problem.graph, problem.prices, problem.distances), []
+
+    def dearer(prover: Prover, answer: Answer, reduced: Reduced, ascent: DualAscent | None = None) -> Candidate | None:
+        plan = plan_of(prover, answer, reduced, ascent)
+        read.append(plan)
+        return plan if plan is None or len(read) > 1 else dataclasses.replace(plan, price=1.01 * plan.price)
+
+    monkeypatch.setattr(Prover, "_plan", dearer)
+    monkeypatch.setattr(Prover, "_solve", None)
+    found = Prover(problem).prove(ascent, dataclasses.replace(problem.found(ascent.round()), price=1.1 * least))
+    assert read[0] is not None and len(read) == 2
+    assert found.price == pytest.approx(least, rel=1e-9) and found.bound == pytest.approx(least, rel=1e-9)
 
 
 def test_what_a_plan_costs_and_stores() -> None:

@@ -23,7 +23,8 @@ from .graph import Graph, Port, Result, Tensor
 from .problem import Problem
 
 LEAST = 3  # copies of a pattern, from which they are taken together
-WORTH = 1.6  # times as many nodes as classes of them, from which that is worth it
+BLOCK = 8  # ops of a pattern of which two copies are enough
+WORTH = 1.3  # times as many nodes as classes of them, from which that is worth it
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Run:
 
 
 def runs(kinds: Sequence[int]) -> list[Run]:
-    """Patterns that follow each other at least LEAST times, those that cover most first; they do not overlap.
-    `kinds`: what each op is, alike for copies."""
+    """Patterns that follow each other at least LEAST times, of a BLOCK of ops twice, those that cover most first;
+    they do not overlap. `kinds`: what each op is, alike for copies."""
     out: list[Run] = []
     left = [(0, len(kinds))]
     own = np.asarray(kinds)
@@ -110,14 +111,16 @@ def runs(kinds: Sequence[int]) -> list[Run]:
 def _longest(kinds: Array) -> Run | None:
     """The pattern whose copies cover most, the shortest of these."""
     best: Run | None = None
-    for period in range(1, len(kinds) // LEAST + 1):
+    for period in range(1, len(kinds) // 2 + 1):
         same = np.concatenate([[False], kinds[period:] == kinds[:-period], [False]])
         first, end = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2).T
         if not len(first):
             continue
         most = int(np.argmax((end - first) // period))
         run = Run(int(first[most]), period, int(end[most] - first[most]) // period + 1)
-        if run.copies >= LEAST and (best is None or run.copies * period > best.copies * best.period):
+        if run.copies >= (LEAST if period < BLOCK else 2) and (
+            best is None or run.copies * period > best.copies * best.period
+        ):
             best = run
     return best
 

@@ -19,7 +19,7 @@ from escc.passes.plan import Outcome, Plan
 from escc.passes.search import depth
 from escc.passes.search import search as search_module
 from escc.passes.search.class_program import Worths, reduced_costs
-from escc.passes.search.depth import search_copies
+from escc.passes.search.depth import is_proven, search_copies
 from escc.passes.search.exact import Prover
 from escc.passes.search.fold import fold
 from escc.passes.search.problem import Candidate
@@ -69,6 +69,15 @@ def test_what_is_written_out_costs_no_more_than_the_repeat(
     price = plan_of(parse(written_out([block] * 9)), chips).price
     assert found[0] is not None and found[0].price == pytest.approx(price, rel=1e-12), "copies decide"
     assert price <= plan_of(parse(repeated(block, 9)), chips).price * (1 + 1e-12)
+
+
+def test_two_blocks_between_the_ends_are_copies() -> None:
+    """As few leave a program of all plans open on larger meshes, whose mixtures no plan is."""
+    problem = problem_of(written_out(["attention"] * 4), "2x2")
+    found = search_copies(Prover(problem))
+    assert found is not None and is_proven(problem, found)
+    every = search_module._among_all(Prover(problem), None, np.inf, tuple)
+    assert found.price == pytest.approx(every.price, rel=1e-9)
 
 
 def test_a_plan_of_copies_runs_as_the_model_does() -> None:

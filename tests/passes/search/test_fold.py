@@ -23,6 +23,8 @@ from escc.passes.search.fold import Fold, Run, fold, runs
         ([1, 2, 1, 2, 1, 2, 1], [Run(0, 2, 3)]),
         ([1, 1, 2, 1, 1, 2, 1, 1, 2], [Run(0, 3, 3)]),
         ([5, 5, 5, 0, 1, 2, 1, 2, 1, 2, 1, 2], [Run(0, 1, 3), Run(4, 2, 4)]),
+        ([9, *range(7), *range(7), 9], []),
+        ([9, *range(8), *range(8), 9], [Run(1, 8, 2)]),
     ],
 )
 def test_patterns_that_cover_most_are_found_first(kinds: list[int], found: list[Run]) -> None:

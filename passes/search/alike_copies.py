@@ -48,7 +48,7 @@ def search_alike(
         told = fold(prover.problem, apart)
         if told is None or bound >= plan.price * (1 - ROUGH):
             break
-        bound = max(bound, bound_within(prover, told, ClassLimits(told, prover.problem).loads(limits)))
+        bound = max(bound, bound_within(prover, told, ClassLimits(told, prover.problem).loads(limits), plan))
     return replace(plan, bound=min(plan.price, bound))
 
 

@@ -73,9 +73,9 @@ def is_proven(problem: Problem, plan: Candidate) -> bool:
     return plan.price - plan.bound <= problem.settings.gap * abs(plan.price)
 
 
-def bound_within(prover: Prover, folded: Fold, loads: Sequence[Load]) -> float:
-    """A bound of all plans that take no more than `loads` say of the classes of a problem."""
-    return _Search(prover, folded, loads).within_loads()
+def bound_within(prover: Prover, folded: Fold, loads: Sequence[Load], plan: Candidate) -> float:
+    """A bound of all plans that take no more than `loads` say of the classes of a problem, of which `plan` is one."""
+    return _Search(prover, folded, loads).within_loads(plan)
 
 
 def _keeps(loads: Sequence[Load], plan: Candidate) -> bool:
@@ -98,9 +98,9 @@ class _Search:
         plan = None if reduced is None else self.plan(reduced, unit)
         return None if plan is None or reduced is None else replace(plan, bound=min(plan.price, reduced.bound))
 
-    def within_loads(self) -> float:
+    def within_loads(self, plan: Candidate) -> float:
         """A bound of all plans within the loads, by rows for those that an ascent charges for; infinitely low where
-        there is none."""
+        there is none. The first program has the columns of a `plan` within them, so that it has a solution."""
         ascent = self.ascent()
         pressed = press(ascent, self.loads, self.fold.alike.found, partial(_keeps, self.loads), TURNS)
         if pressed is None:
@@ -110,10 +110,7 @@ class _Search:
         rooms = np.array([-charge * unit / ROOM for charge in pressed.charged.values()])
         worths = replace(self.start(pressed.ascent, unit), rooms=rooms)
         near = reduced_costs(self.fold, self.fold.shapes, worths, unit, some.loads)
-        columns = near.within(MARGIN * UNIT)
-        for n, choice in enumerate(pressed.plan.chosen):
-            columns.choices[n][choice] = True
-        reduced = some.bounded(columns, worths, unit, ROUGH)
+        reduced = some.bounded(near.within(MARGIN * UNIT).joined(self.of_plan(plan)), worths, unit, ROUGH)
         return max(near.bound, -np.inf if reduced is None else reduced.bound)
 
     def ascent(self) -> DualAscent:
@@ -155,6 +152,19 @@ class _Search:
             copies = fold.tensors[factor.tensor].copies
             arcs[factor.tensor] |= factor.arc_marginals() <= factor.minimum() + copies * slack
         return Columns(nodes, [np.any([arcs[t] for t in tensor.members], axis=0) for tensor in fold.shapes])
+
+    def of_plan(self, plan: Candidate) -> Columns:
+        """The columns that a plan of all copies takes."""
+        fold, problem = self.fold, self.prover.problem
+        choices = [np.zeros(len(price), dtype=bool) for price in fold.window.prices]
+        for c, choice in zip(fold.node_of, plan.chosen, strict=True):
+            choices[c][choice] = True
+        near = [fold.window.distances[shape.like] for shape in fold.shapes]
+        arcs = [np.zeros(0 if own is None else len(own.price), dtype=bool) for own in near]
+        shape_of = {t: s for s, shape in enumerate(fold.shapes) for t in shape.members}
+        for t, tree in zip(fold.tensor_of, problem.trees.bill(plan.chosen, plan.shared).arcs, strict=True):
+            arcs[shape_of[t]][list(tree)] = True
+        return Columns(choices, arcs)
 
     def start(self, ascent: DualAscent, unit: float) -> Worths:
         """What rows are worth as the ascent has split prices: to each use of a tensor in turn what it takes to get

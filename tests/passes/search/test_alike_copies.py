@@ -20,9 +20,10 @@ from escc.passes.choose import choose
 from escc.passes.lower.insert import insert
 from escc.passes.options import Options
 from escc.passes.plan import Plan
+from escc.passes.search import depth
 from escc.passes.search import search as search_module
 from escc.passes.search.alike_copies import ClassLimits, search_alike
-from escc.passes.search.class_program import Worths, reduced_costs
+from escc.passes.search.class_program import Reduced, Worths, reduced_costs
 from escc.passes.search.exact import Prover
 from escc.passes.search.fold import Fold, fold
 from escc.passes.search.graph import Tensor
@@ -113,6 +114,24 @@ def test_where_axes_are_alike_and_collectives_may_be_one_they_cost_less_than_a_r
     [spmd] = insert(plan)
     assert memory(spmd, TPU.lanes, TPU.fuses_products).total_bytes <= options.capacity_bytes
     assert 0.9 * plan.price <= plan.bound <= plan.price < again.price
+
+
+def test_a_bound_begins_with_the_columns_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that its first program has a solution, though no columns are near what rows are worth."""
+    text, inner = written_out(STACKS["forward"], LARGE), depth._Search.bounded
+    room = 0.7 * free_bytes(text, "2x2")
+    found: list[Reduced | None] = []
+
+    def watched(search: Any, *given: Any) -> Reduced | None:
+        bounded = inner(search, *given)
+        found.extend([bounded] if search.loads else [])
+        return bounded
+
+    monkeypatch.setattr(depth, "MARGIN", -1.0)
+    monkeypatch.setattr(depth, "ROUNDS", 1)
+    monkeypatch.setattr(depth._Search, "bounded", watched)
+    plan, _, _ = both(text, "2x2", room, monkeypatch)
+    assert found and all(one is not None and one.bound <= plan.price * (1 + 1e-9) for one in found)
 
 
 def test_such_a_plan_is_known_where_all_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,8 @@ class CopiesProgram(WaysProgram):
         """Columns that say in which layouts a value is held, besides the one in which it is stored."""
         tensor = copies.tensor
         ways = copies.before, copies.now, copies.after, copies.stored, copies.handed, copies.through, copies.freed
-        key = tensor, *ways, ordered
+        known = ordered or copies.waits
+        key = tensor, *ways, known
         if key not in self.held:
             layouts = len(tensor.space)
             held = self.held[key] = self.add_layouts_of(tensor)
@@ -49,7 +50,7 @@ class CopiesProgram(WaysProgram):
                     if copies.stored:
                         self.layouts_at(tensor.source, row, 1.0)
                 for port in copies.after:
-                    at = self.position(tensor, gone, port, ordered)
+                    at = self.position(tensor, gone, port, known)
                     row = self.unless_moved(moved, layouts, [(held, 1.0), (at, -1.0)])
                     if copies.stored:
                         self.layouts_at(tensor.source, row, 1.0)

@@ -203,10 +203,13 @@ class LiveValues:
         fresh = now < 0 and not uses  # an input that nothing reads
         fresh |= bool(after) and len(after) == len(uses) and self.order.unmoved(tensor, now)
         handed = None if carry is None else self.handed(carry, now)
+        sure = len(before) + len(at) + len(after) + len(inner) == len(uses) and self.home(tensor) == repeats
+        waits = bool(after) and sure and self.order.waits(tensor, now, after)
         freed = self.freed(now) if at else None
         if freed and (after or handed or len(at) > 1):  # of which is known what is so in any case
             before, at, freed = (*before, *at), (), None
-        return Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh, handed, freed=freed)
+        still = waiting or fresh
+        return Live(tensor, before, at, after, tuple(u.port for u in inner), still, handed, freed=freed, waits=waits)
 
     def freed(self, now: int) -> Freed | None:
         """The products in whose place an op may be made, each where it is made and where the op reads it: those after

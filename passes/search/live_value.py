@@ -30,7 +30,8 @@ class Live:
     repeat around the point but not around the value, for which it was moved before. `still`: whether
     the value is sure to be there in the layout in which it was made. `handed`: of a value whose place is taken by the
     one that is made, where that is made and how it goes round. `freed`: of a value that a pointwise op reads, the
-    products in whose place that may be made, where they are made and where they are read."""
+    products in whose place that may be made, where they are made and where they are read. `waits`: whether it is sure
+    not to have been moved further than to where it has been read."""
 
     tensor: Tensor
     before: tuple[Port, ...]
@@ -41,6 +42,7 @@ class Live:
     handed: tuple[Port, Port] | None = None
     through: Through | None = None
     freed: Freed | None = None
+    waits: bool = False
 
     @property
     def name(self) -> str:
@@ -84,7 +86,7 @@ class Live:
         source = self.tensor.source
         now = (*self.now, *self.inner, *((source,) if self.still else ()))
         before, handed = (source, *self.before), self.handed
-        return Copies(self.tensor, before, now, self.after, stored, handed, self.through, self.freed)
+        return Copies(self.tensor, before, now, self.after, stored, handed, self.through, self.freed, waits=self.waits)
 
     @property
     def unhanded(self) -> Live:
@@ -94,7 +96,7 @@ class Live:
     @property
     def later(self) -> Live:
         """It as far as it is read later, wherever it has been moved to."""
-        return replace(self, before=(), still=False, handed=None, through=None)
+        return replace(self, before=(), still=False, handed=None, through=None, waits=False)
 
     def once(self, done: Container[Port]) -> Live:
         """It when of where it is read now it has been moved to those that are `done`, and will be to the others."""

@@ -66,7 +66,8 @@ class Copies:
     is held until then. `stored`: whether it is stored at the first port, which takes nothing more. `handed`: where what
     takes its place is made and how it is handed on: if these are two layouts, it is held as it came as well.
     `through`: where it was read for scores that are read later, if these are not moved: it is held until then.
-    `freed`: as a demand has it. `times`: how often each takes what the value does."""
+    `freed`: as a demand has it. `times`: how often each takes what the value does. `waits`: whether it is sure not to
+    have been moved further than to where it has been read, though steps may run in another order."""
 
     tensor: Tensor
     before: tuple[Port, ...]
@@ -77,6 +78,7 @@ class Copies:
     through: Through | None = None
     freed: Freed | None = None
     times: float = 1.0
+    waits: bool = False
 
     @property
     def most(self) -> int:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ...ir.program import Append, Carry, Stored
 from .combinable import Groups, Knot
-from .graph import Graph, Result, Tensor
+from .graph import Graph, Port, Result, Tensor
 
 END = 1 << 60  # later than any node
 Joined = Mapping[str, frozenset[str]]  # of each value all with which it may have to do in collectives that run as one
@@ -66,6 +66,15 @@ class StepOrder:
         if self.joined is None or tensor.value.name in self.joined or not steps:
             return False
         return now < 0 or self._latest[now] < min(port.node for port in tensor.uses)
+
+    def waits(self, tensor: Tensor, now: int, ports: Sequence[Port]) -> bool:
+        """Whether a value is sure not to have been moved to any of some ports in whose region a node has run by then,
+        but as far as to others that this precedes."""
+        if self.kept:
+            return True
+        if self.joined is None or now < 0 or tensor.value.name in self.joined:
+            return False
+        return all(self.repeats[port.node] == self.repeats[now] and self._latest[now] < port.node for port in ports)
 
     @cached_property
     def earlier(self) -> dict[int, frozenset[int]]:

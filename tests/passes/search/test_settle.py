@@ -154,6 +154,36 @@ def test_layers_with_attention_are_settled_where_memory_is_tight(share: float, m
     assert plan.gap <= 1e-9 and plan.price < most_s
 
 
+ONE_KEY = """
+dim B = 32, L = 2, M = 128, E = 32, Q = 8, K = 1, H = 4
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wq: bf16[E,H,Q]
+  param Wk, Wv: bf16[E,K,Q]
+  param Wo: bf16[H,Q,E]
+  cache keys, values: bf16[B,M,K,Q]
+  n = exp(x)
+  q[B,L,H,Q] = n[B,L,E] * Wq[E,H,Q]
+  k[B,L,K,Q] = n[B,L,E] * Wk[E,K,Q]
+  v[B,L,K,Q] = n[B,L,E] * Wv[E,K,Q]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,K,Q]
+  p = softmax(s / sqrt(size(Q)), over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  return x + a
+}
+main(x: bf16[B,L,E]) { return layer(x) }
+"""
+
+
+def test_what_is_moved_for_a_later_step_alone_is_there_as_it_was_made_whatever_runs_as_one() -> None:
+    """What goes past attention is held beside its scores, though queries and keys are moved together."""
+    options = Options(Hardware.load("h100"), capacity_bytes=72044)
+    plan = choose(parse_model(ONE_KEY), "main", Mesh.parse("4"), options)
+    assert plan.gap <= 1e-9 and plan.price == pytest.approx(28.548631e-6)
+
+
 def test_what_the_solver_does_not_finish_has_the_bound_of_its_relaxation(
     counted: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from problems import drawn
 
 from escc.compiler.plan.pipeline import program_of
 from escc.cost.hardware import Convention, Hardware
+from escc.ir.dataflow import reads
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, walk
@@ -188,6 +190,40 @@ def test_a_value_that_is_said_to_lie_as_it_was_made_is_not_moved_before(
                     seen += 1
                     assert all(at[problem.graph.nodes[now].name] < place for place in first)
     assert seen >= known
+
+
+@pytest.mark.parametrize("text", [LATE, ATTENTION])
+def test_a_value_that_is_said_to_wait_is_moved_no_further_than_to_where_it_has_been_read(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, limits, order = ordered(program_of(Source("layer.esti", text)), "main", monkeypatch)
+    steps = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    seen = moved = 0
+    for draw in range(20):
+        spmd = limits.spell(problem.found(drawn(problem, draw)), True)
+        at, items = places(spmd), [placed.item for placed in walk(spmd.body)]
+        moves = {item.result: item for item in items if isinstance(item, Move)}
+        read = {item.result: reads(item) for item in items if isinstance(item, Compute)}
+        for tensor in problem.graph.tensors:
+            ways = {name: way for name in moves if (way := _way(moves, name))[-1] == tensor.value.name}
+            for now in steps:
+                place = at[problem.graph.nodes[now].name]
+                later = [port for port in tensor.uses if order.precedes(now, port.node)]
+                gone = [port.node for port in tensor.uses if port.node == now or order.precedes(port.node, now)]
+                if later and len(later) + len(gone) == len(tensor.uses) and order.waits(tensor, now, later):
+                    names = {name for node in gone for name in read[problem.graph.nodes[node].name]}
+                    known = {step for name in names for step in ways.get(name, ())}
+                    assert all(name in known for name in ways if at[name] < place), (draw, tensor.value.name)
+                    seen, moved = seen + bool(gone), moved + any(at[name] > place for name in ways)
+    assert seen >= 20 and moved >= 20
+
+
+def _way(moves: Mapping[str, Move], name: str) -> list[str]:
+    """A copy, what it is made of, and so on, up to what is made by no move."""
+    way = [name]
+    while way[-1] in moves:
+        way.append(moves[way[-1]].operand)
+    return way
 
 
 @pytest.mark.parametrize("seed", range(20))

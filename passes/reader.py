@@ -31,6 +31,7 @@ from .search.step_order import Joined, joined
 from .search.tree_costs import Trees
 
 MOST_PHASES, MOST_KNOTS = 3, 4  # that are told apart: of each more there are twice as many sides
+MANY_OF_ONE = 5_600  # arcs of a problem of one phase with more of which not all copies are settled at once
 MOST_COLUMNS = 12_000  # of a problem that is told apart by knots: each of so many sides takes its time
 
 
@@ -90,10 +91,11 @@ class Reader:
     def _told(self) -> list[frozenset[Knot]]:
         """What sides tell apart: knots, or some of them together."""
         every, columns = sorted(self.combining), self.problem.columns
+        many = MANY_OF_ONE if len(self.phases) == 1 else MANY_ARCS
         phases = [frozenset(some) for _, some in groupby(every, key=lambda knot: knot[0])]
         if columns >= MANY_COLUMNS and len(phases) <= MOST_PHASES:
             return phases
-        if columns <= MOST_COLUMNS and self.problem.arcs_read > MANY_ARCS and len(every) <= MOST_KNOTS:
+        if columns <= MOST_COLUMNS and self.problem.arcs_read > many and len(every) <= MOST_KNOTS:
             return [frozenset({knot}) for knot in every]
         return [self.combining] if every else []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, product
 
 import numpy as np
@@ -47,8 +47,8 @@ class Seen(Exception):
     """What the search is given has been seen."""
 
 
-def given(text: str = LAYER, **figures: int) -> tuple[Problem, list[Side]]:
-    """The problem of two phases in each of which some collectives may run as one, and its sides with other figures of
+def given(text: str = LAYER, phases: Sequence[str] = PHASES, /, **figures: int) -> tuple[Problem, list[Side]]:
+    """The problem of phases in each of which some collectives may run as one, and its sides with other figures of
     the reader: if nothing else is said by phases."""
     made: list[tuple[Problem, list[Side]]] = []
 
@@ -63,7 +63,7 @@ def given(text: str = LAYER, **figures: int) -> tuple[Problem, list[Side]]:
         for name, figure in ({"MANY_COLUMNS": 0, "MOST_PHASES": 2} | figures).items():
             patched.setattr(reader, name, figure)
         options = Options(Hardware.load("h100"), capacity_bytes=1e9)
-        choose(parse(text), ["prefill", "decode"], Mesh.parse("2x2"), options)
+        choose(parse(text), sorted(phases, reverse=True), Mesh.parse("2x2"), options)
     return made[0]
 
 
@@ -111,6 +111,13 @@ def assert_each_is_of_its_knots(problem: Problem, sides: list[Side]) -> None:
         mine = [knot in side.problem.combining for knot in of(problem).knot]
         assert any(mine)
         np.testing.assert_array_equal(of(side.problem).members(), every * mine)
+
+
+@pytest.mark.parametrize(("many", "count"), [(None, 2), (0, 4)])
+def test_of_one_phase_more_is_settled_at_once(many: int | None, count: int) -> None:
+    """It has two knots."""
+    figures = BY_KNOTS | ({} if many is None else {"MANY_OF_ONE": many})
+    assert len(given(KNOTS, ["decode"], **figures)[1]) == count
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_told_apart_by_knots_the_cheapest_plan_is_the_same(
 
     monkeypatch.setattr(search, "_sides", counted)
     for arcs in (boxes.MANY_ARCS, 0):
-        monkeypatch.setattr(reader, "MANY_ARCS", arcs)
+        monkeypatch.setattr(reader, "MANY_OF_ONE", arcs)
         try:
             plan = choose(program, "main", mesh, options).phases[0]
             assert plan.gap is not None and plan.gap <= 1e-9

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, Settings, solve
+from ..ilp.thinned import thinned
 from ..layouts.space import Array, Mask
 from .graph import Graph, Port, Tensor
 from .problem import Candidate
@@ -184,8 +185,9 @@ class AxisSearch:
 
     def _answer(self, box: Box, upper: Floats) -> Answer:
         """The relaxation of a box, with so much of its columns."""
-        model = replace(continuous(self.program.model), upper=upper)
-        return solve(model, self.settings, rows=box.answer.row_worths, worths=True, most=self._most)
+        rows, thin = box.answer.row_worths, thinned(replace(continuous(self.program.model), upper=upper))
+        assert rows is not None, "it was asked for"
+        return thin.whole(solve(thin.model, self.settings, rows=rows[thin.rows], worths=True, most=self._most))
 
     def _relaxed(self, box: Box) -> None:
         """Take the plan that the relaxation of a box is, or split it later."""

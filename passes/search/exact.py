@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, solve
+from ..ilp.thinned import thinned
 from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
 from .branch_on_levels import Among, ByLevels, LevelPlans
@@ -418,8 +419,8 @@ class Prover:
 
     def _relax(self, reduced: Reduced, ascent: DualAscent, unit: float) -> Answer:
         """The linear relaxation of what is left, from where the ascent has come."""
-        rows = row_worths(reduced.program, ascent, reduced.arcs, unit)
-        answer = solve(continuous(reduced.model), self.problem.settings, rows=rows, worths=True)
+        rows, thin = row_worths(reduced.program, ascent, reduced.arcs, unit), thinned(continuous(reduced.model))
+        answer = thin.whole(solve(thin.model, self.problem.settings, rows=rows[thin.rows], worths=True))
         self.solve_s += answer.seconds
         return answer
 
@@ -427,8 +428,7 @@ class Prover:
         self, model: Model, nodes: int | None = None, gap: float | None = None, solver: str | None = None
     ) -> Answer:
         own = self.problem.settings
-        settings = replace(own, gap=own.gap if gap is None else gap, solver=own.solver if solver is None else solver)
-        answer = solve(model, settings, nodes)
+        answer = solve(model, replace(own, gap=own.gap if gap is None else gap, solver=solver or own.solver), nodes)
         self.solve_s += answer.seconds
         return answer
 

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ..layouts.reshard import Arcs
-from ..layouts.space import Array, Mask, Space
+from ..layouts.space import Array, Mask, Space, distinct
 from .combinable import ALONE, Combining, Groups, Merged
 from .dual_ascent import DualAscent
 from .graph import Graph, Port, Tensor
@@ -207,10 +207,10 @@ def _choices(problem: Problem) -> tuple[list[Array], list[Array]]:
             keys = [np.stack(codes) for codes in zip(*each, strict=True)]
         else:
             keys = [np.arange(len(node.seconds))[None]]
-        _, number = np.unique(_least_of(keys), axis=1, return_inverse=True)
-        order = np.lexsort((node.rank, number.reshape(-1)))
-        _, at = np.unique(number.reshape(-1)[order], return_index=True)
-        of.append(number.reshape(-1))
+        _, number = distinct(_least_of(keys))
+        order = np.lexsort((node.rank, number))
+        _, at = np.unique(number[order], return_index=True)
+        of.append(number)
         first.append(order[at])
     return of, first
 
@@ -245,13 +245,14 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
         keep = np.flatnonzero(source != target)
         # Images have the same ends here, and are of one kind at one price, which go in one way.
         key = np.stack([source[keep], target[keep], near.arcs.kind[keep], near.arcs.sending[keep], of[keep] >= 0])
-        _, number = np.unique(key, axis=1, return_inverse=True)
-        order = np.lexsort((near.price[keep], number.reshape(-1)))
-        _, at = np.unique(number.reshape(-1)[order], return_index=True)
+        _, number = distinct(key)
+        order = np.lexsort((near.price[keep], number))
+        _, at = np.unique(number[order], return_index=True)
         found.append((keep[order[at]], of))
         lead = np.empty(len(at), dtype=np.int64)
-        lead[number.reshape(-1)[order[at]]] = of[keep[order[at]]]
-        for a, b in {(int(a), int(b)) for a, b in zip(of[keep], lead[number.reshape(-1)], strict=True) if a >= 0}:
+        lead[number[order[at]]] = of[keep[order[at]]]
+        pairs, _ = distinct(np.stack([of[keep], lead[number]])[:, of[keep] >= 0])
+        for a, b in pairs.T.tolist():
             one.join(a, b)
     numbers = one.numbers()
     distances: list[Distances | None] = []

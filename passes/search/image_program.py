@@ -77,8 +77,8 @@ class ImageSearch:
         settled = self._settled(limits, below)
         if settled is None:
             return Among(math.inf, None, self.ascent)
-        ascent, plan, low = settled
-        small = _Small(Prover(self.images.problem), ascent, plan)
+        ascent, low = settled
+        small = _Small(Prover(self.images.problem), ascent)
         cheapest, bound = small.cheapest(limits, max(least, low), below)
         whole, found = self.images.whole(self.ascent, ascent), None
         if cheapest is not None:
@@ -109,7 +109,7 @@ class ImageSearch:
             own.allow(n, mask)
         for _ in range(SETTLED):
             own.sweep()
-        known, gap = Candidate(tuple(own.round()), price, own.bound()), self.prover.problem.settings.gap
+        known, gap = _at_most(price, own), self.prover.problem.settings.gap
         most = APART_WORK // columns
         answer = self.prover.by_levels(
             own, known, self.limits, MOST_APART, gap, less=True, most_relaxed=most, apart=True
@@ -178,9 +178,9 @@ class ImageSearch:
         less = limits.share * (1 - beyond * excess)
         return replace(limits, share=min(less, limits.taken(plan) * (1 - LITTLE)))
 
-    def _settled(self, limits: ImageLimits, below: float) -> tuple[DualAscent, Candidate, float] | None:
+    def _settled(self, limits: ImageLimits, below: float) -> tuple[DualAscent, float] | None:
         """An ascent among images that has settled on charges for memory, or, where plans `below` a price are asked for,
-        before any; a plan and a bound. None where no plan keeps to the limits."""
+        before any; and a bound. None where no plan keeps to the limits."""
         problem = self.images.problem
         tight = limits.tightened([np.ones(len(first), dtype=bool) for first in self.images.first])
         if tight is None:
@@ -191,18 +191,18 @@ class ImageSearch:
         for _ in range(SETTLED):
             start.sweep()
         if below < math.inf:
-            return start, problem.rounded(start), start.bound()
+            return start, start.bound()
         pressed = press(start, limits.loads(tight), problem.found, limits.fits, TURNS, limits.combining)
         if pressed is None:
-            return start, problem.rounded(start), start.bound()
-        return pressed.ascent, pressed.plan, pressed.bound
+            return start, start.bound()
+        return pressed.ascent, pressed.bound
 
     def _spelled(self, plan: Candidate, whole: DualAscent, below: float) -> tuple[Candidate | None, Candidate | None]:
         """The cheapest plan among the images of what a plan takes that costs less than `below` and keeps to the limits,
         or one that does not keep to them. Over the arcs of that plan first, then, below what was found, over all."""
         own = self._images_of(plan, whole)
         arcs = self.images.arcs(self.prover.problem, plan)
-        some = Candidate(tuple(own.round()), math.inf, own.bound())
+        some = _at_most(math.inf, own)
         few = self.images.problem.columns < MANY_IMAGES
         near_enough = self.prover.problem.settings.gap if few else NEARLY
         found: Candidate | None = None
@@ -250,7 +250,7 @@ class ImageSearch:
             own = self.images.whole(self.ascent, near)
             for n, mask in enumerate(self.images.all(left.masks)):
                 own.allow(n, mask)
-            known = Candidate(tuple(own.round()), price, own.bound())
+            known = _at_most(price, own)
             among = self.images.between(self.prover.problem, left.arcs)
             answer = self.prover.near_relaxed(own, known, self.limits, MOST_ARCS, share * FINE, among)
             if answer is None or answer != (None, None):
@@ -329,11 +329,10 @@ class ImageSearch:
 
 @dataclass(frozen=True, eq=False)
 class _Small:
-    """The problem of images, an `ascent` that has settled on charges for memory, and some plan."""
+    """The problem of images, and an `ascent` that has settled on charges for memory."""
 
     prover: Prover
     ascent: DualAscent
-    plan: Candidate
 
     def cheapest(self, limits: ImageLimits, bound: float, below: float) -> tuple[Candidate | None, float]:
         """The cheapest plan within limits, if one costs less than `below`, and the bound that was shown."""
@@ -344,7 +343,7 @@ class _Small:
                 return None, bound
         price, gap = below if best is None else best.price, self.prover.problem.settings.gap
         while bound < price * (1 - gap):
-            known, near = self._at_most(price), bound >= price * (1 - self._gap)
+            known, near = _at_most(price, self.ascent), bound >= price * (1 - self._gap)
             answer = self.prover.by_levels(
                 self.ascent, known, limits, MOST_AMONG, gap, less=True, begun=answer, most_relaxed=FEW if near else None
             )
@@ -364,7 +363,7 @@ class _Small:
         near = bound
         for share in NEAR_BOUND:
             most = min(below, near * (1 + share))
-            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG, gap)
+            answer = self.prover.by_levels(self.ascent, _at_most(most, self.ascent), limits, MOST_AMONG, gap)
             if answer is None and share == NEAR_BOUND[0]:  # few of so many may be needed
                 continue
             if answer is None:
@@ -382,7 +381,7 @@ class _Small:
         near, gap = bound, max(gap, self.prover.problem.settings.gap)
         for share in ABOVE:
             most = min(below, near * (1 + share))
-            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG, gap, less=True)
+            answer = self.prover.by_levels(self.ascent, _at_most(most, self.ascent), limits, MOST_AMONG, gap, less=True)
             if answer is None or answer.plan is not None or most == below:
                 return None if answer is None else answer.plan
             near = max(near, answer.bound)
@@ -394,5 +393,7 @@ class _Small:
         problem = self.prover.problem
         return problem.settings.gap if problem.columns < MANY_IMAGES else ROUGH
 
-    def _at_most(self, price: float) -> Candidate:
-        return replace(self.plan, price=price, bound=self.ascent.bound())
+
+def _at_most(price: float, ascent: DualAscent) -> Candidate:
+    """No plan, but a price below which those that an ascent allows are looked for, with its bound."""
+    return Candidate((), price, ascent.bound())

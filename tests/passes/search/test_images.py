@@ -489,7 +489,7 @@ def test_of_many_images_a_small_gap_is_closed_where_few_relaxations_do(
         return ByLevels(None, 10.0, 10.0)
 
     prover: Any = SimpleNamespace(problem=SimpleNamespace(settings=settings, columns=columns), by_levels=by_levels)
-    small = image_program._Small(prover, cast(Any, SimpleNamespace(bound=lambda: 1.0)), plan)
+    small = image_program._Small(prover, cast(Any, SimpleNamespace(bound=lambda: 1.0)))
     monkeypatch.setattr(image_program._Small, "any", lambda *_: (plan, bound, None))
     best, shown = small.cheapest(cast(Any, None), 1.0, math.inf)
     assert best is plan and shown == 10.0

@@ -13,13 +13,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from operator import is_
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..layouts.reshard import Arcs
-from ..layouts.space import Mask
+from ..layouts.space import Array, Mask
 from .combinable import Combining, Groups
 from .graph import Graph, Port
 from .steiner import Distances, KnownTrees, point
@@ -101,15 +102,18 @@ class Factor:
         self.potentials = kept
         return least[at.reshape(-1)]
 
-    def arc_marginals(self) -> Floats:
-        """For each arc the least value of a tree that runs over it."""
-        return self.over(self.distances.arcs, self.distances.price)
+    def arc_marginals(self, some: Array | slice = slice(None)) -> Floats:
+        """For each arc, or for some by their places, the least value of a tree that runs over it."""
+        arcs = self.distances.arcs
+        return self._over(arcs.source[some], arcs.target[some], self.distances.price[some])
 
     def over(self, arcs: Arcs, price: Floats) -> Floats:
         """The least value of a tree that runs over each of some arcs, at prices that may be of none of its own."""
+        return self._over(arcs.source, arcs.target, price)
+
+    def _over(self, source: Array, target: Array, price: Floats) -> Floats:
         inward, outward = self.trees(), self.rests()
-        ways = [outward[m][arcs.source] + price + inward[m][arcs.target] for m in range(1, len(inward))]
-        return np.asarray(np.min(ways, axis=0))
+        return reduce(np.minimum, (outward[m][source] + price + inward[m][target] for m in range(1, len(inward))))
 
 
 class DualAscent:
@@ -234,9 +238,10 @@ class DualAscent:
         spare = np.full(self.shares.shape, np.inf)
         for factor in self.factors:
             of = groups.of[factor.tensor]
-            if of is not None and (of >= 0).any():
-                more = factor.arc_marginals()[of >= 0] - factor.minimum()
-                np.minimum.at(spare[factor.tensor], of[of >= 0], more)
+            some = np.zeros(0, dtype=np.int64) if of is None else np.flatnonzero(of >= 0)
+            if of is not None and len(some):
+                more = factor.arc_marginals(some) - factor.minimum()
+                np.minimum.at(spare[factor.tensor], of[some], more)
         return np.maximum(0.0, spare)
 
     def _share(self, groups: Groups) -> None:

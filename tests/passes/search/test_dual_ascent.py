@@ -223,3 +223,11 @@ def test_a_plan_by_hand() -> None:
     if math.prod(counts) <= 200_000:
         best = min(ascent.price_of(plan) for plan in itertools.product(*map(range, counts)))
         assert ascent.bound() == pytest.approx(best, rel=1e-9)
+
+
+def test_some_arcs_have_the_values_that_they_have_among_all() -> None:
+    _, ascent = ascent_of(small(3))
+    for factor in ascent.factors:
+        every = factor.arc_marginals()
+        some = np.arange(0, len(every), 2)
+        np.testing.assert_array_equal(factor.arc_marginals(some), every[some])

@@ -6,7 +6,7 @@ such chips is in `network`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -138,9 +138,10 @@ class Protocols:
 @dataclass(frozen=True)
 class Engine:
     """What a program that serves a model takes beside what the chips do: of a step, and of each repetition of a
-    repeat. `all_reduce`: its own all-reduce behind a switch, None where it has the chip's. `error`: as of
-    Calibrated, of whole steps with this engine, 0 where none were measured. They ran on some chip, which need not be
-    the one that is planned for: so a prediction is as sure as the less sure of engine and chip."""
+    repeat. `all_reduce`: its own all-reduce among chips of one node behind a switch, None where it has the chip's; over
+    nodes it has that anyway, as vLLM has, whose own reaches no further than memory that chips read of each other.
+    `error`: as of Calibrated, of whole steps with this engine, 0 where none were measured. They ran on some chip, which
+    need not be the one that is planned for: so a prediction is as sure as the less sure of engine and chip."""
 
     name: str
     step_s: float = 0.0
@@ -184,7 +185,8 @@ class Hardware:
     slices, None where that is not known. Latencies count in the links convention only. `measured_like`: the preset
     of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
     `matmul_share`: the share of the peak that its large matmuls are published to reach; it counts in the place of that
-    chip's. `protocols`: what collectives behind a switch take, of the kinds that were measured. `engine`: what serves.
+    chip's. `protocols`: what collectives behind a switch take, of the kinds that were measured, without what `engine`
+    has of its own. `engine`: what serves.
     `priced_on`: when the price held. `host`: None where that is not known. `tpu_compiler`: None where there is none.
     """
 
@@ -269,11 +271,19 @@ class Hardware:
 
     @property
     def unmeasured_kinds(self) -> tuple[CollectiveKind, ...]:
-        """Of the kinds of collectives that can be measured those that were not, as the network is seen."""
-        counts = isinstance(self.fabric, Switch) and self.convention is Convention.LINKS
-        own = dict(self.protocols) if counts else {}
+        """Of the kinds of collectives that can be measured those that were not among chips of one node, as the network
+        is seen."""
+        own = self.protocols_over(nodes=False) if self.convention is Convention.LINKS else {}
         kinds = (CollectiveKind(kind) for kind in MEASURED_KINDS)
         return tuple(kind for kind in kinds if kind not in own) if self.links_at_peak else ()
+
+    def protocols_over(self, nodes: bool) -> Mapping[CollectiveKind, Protocols]:
+        """What collectives behind a switch take, of the kinds that were measured: those over several `nodes`, or those
+        of one node, where an engine's own all-reduce is in the place of the chip's. None on a torus."""
+        if not isinstance(self.fabric, Switch):
+            return {}
+        own = None if nodes or self.engine is None else self.engine.all_reduce
+        return dict(self.protocols) | ({} if own is None else {CollectiveKind.ALL_REDUCE: own})
 
     def with_network(self, convention: str | None) -> Hardware:
         """The same chip with its network seen by another convention, `flat` or `links`; None leaves its own."""
@@ -291,10 +301,7 @@ class Hardware:
 
     def with_engine(self, engine: Engine | None) -> Hardware:
         """The same chip under a serving engine; None leaves it bare."""
-        if engine is None or engine.all_reduce is None or not isinstance(self.fabric, Switch):
-            return replace(self, engine=engine)
-        protocols = dict(self.protocols) | {CollectiveKind.ALL_REDUCE: engine.all_reduce}
-        return replace(self, engine=engine, protocols=tuple(protocols.items()))
+        return replace(self, engine=engine)
 
     @property
     def chip(self) -> str:

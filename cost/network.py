@@ -20,7 +20,7 @@ from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh, part_of
 from .elementwise import smaller
-from .hardware import Convention, Hardware, Protocols, Switch, Torus
+from .hardware import Convention, Hardware, Protocols, Torus
 from .sendings import Sending, StageSending, sendings_of
 from .topology import Axis, Level, place_axes
 
@@ -113,7 +113,7 @@ class Network:
         """
         if ahead is None:
             return self.latency_s(kind, axes) + self._transfer_s(kind, axes, before_bytes, after_bytes)
-        if not self.is_measured(kind):
+        if not self.is_measured(kind, axes):
             return self._transfer_s(kind, axes, before_bytes, after_bytes)  # they add
         whole_s = self._transfer_s(kind, axes, ahead[0] + before_bytes, ahead[1] + after_bytes)
         return whole_s - self._transfer_s(kind, axes, *ahead)
@@ -136,9 +136,9 @@ class Network:
         return cache(self._sendings)
 
     def _sendings(self, kind: CollectiveKind, axes: tuple[str, ...]) -> tuple[Sending, ...]:
-        if not self.is_measured(kind) or self.mesh.size(*axes) == 1:
+        if not self.is_measured(kind, axes) or self.mesh.size(*axes) == 1:
             return ()
-        protocols = self._protocols(kind)
+        protocols = self._protocols(kind, axes)
         assert protocols is not None, "it is measured"
         return sendings_of(self._stage_sendings(kind, axes, 1.0, protocols, self._figures))
 
@@ -167,7 +167,7 @@ class Network:
     def _latency_s(self, kind: CollectiveKind, axes: tuple[str, ...]) -> Any:
         if self.hardware.convention is Convention.FLAT or kind in FREE or self.mesh.size(*axes) == 1:
             return 0.0
-        protocols = self._protocols(kind)
+        protocols = self._protocols(kind, axes)
         if protocols is not None:
             return sum(self._wait_s(kind, stage, protocols) for stage in self.stages(axes))
         return self._terms.start_s + self._steps(kind, axes, self._terms) * self._terms.hop_s
@@ -177,16 +177,16 @@ class Network:
         others = 1 if kind == CollectiveKind.PERMUTE else self._terms.others(self._terms.ways(_names(stage)))
         return protocols.start_s + protocols.member_s * others
 
-    def is_measured(self, kind: CollectiveKind) -> bool:
-        """Whether what collectives of a kind take is read off measured protocols."""
-        return self.hardware.convention is Convention.LINKS and self._protocols(kind) is not None
+    def is_measured(self, kind: CollectiveKind, axes: Sequence[str]) -> bool:
+        """Whether what a collective of a kind takes over `axes` is read off protocols that were measured, if only of
+        one node."""
+        return self.hardware.convention is Convention.LINKS and self._protocols(kind, axes) is not None
 
-    def _protocols(self, kind: CollectiveKind) -> Protocols | None:
-        """What was measured of collectives of a kind; a permute goes as an all-to-all does."""
-        if not isinstance(self.hardware.fabric, Switch):
-            return None
+    def _protocols(self, kind: CollectiveKind, axes: Sequence[str]) -> Protocols | None:
+        """What was measured of collectives of a kind; a permute goes as an all-to-all does. All stages of one go by
+        the protocols of one library: none by those that an engine has in a node where it goes over nodes as well."""
         alike = CollectiveKind.ALL_TO_ALL if kind == CollectiveKind.PERMUTE else kind
-        return dict(self.hardware.protocols).get(alike)
+        return self.hardware.protocols_over(self.crosses_nodes(axes)).get(alike)
 
     def _transfer_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
         """Seconds for the bytes alone; of what was measured with the start of its protocol for large messages."""
@@ -195,7 +195,7 @@ class Network:
             return sent / self._terms.bandwidth
         if kind in FREE or self.mesh.size(*axes) == 1:
             return 0 * sent
-        protocols = self._protocols(kind)
+        protocols = self._protocols(kind, axes)
         if protocols is not None:
             return self._measured_s(kind, axes, before_bytes, protocols)
         match kind:
@@ -281,13 +281,13 @@ class Network:
     def start_s(self) -> Any:
         """What starting a loop of permutes takes."""
         flat = self.hardware.convention is Convention.FLAT
-        return 0.0 if flat or self._protocols(CollectiveKind.PERMUTE) else self._terms.start_s
+        return 0.0 if flat or self._protocols(CollectiveKind.PERMUTE, ()) else self._terms.start_s
 
     def hop_s(self, axis: str) -> Any:
         """What each step from chip to chip along an axis takes, whatever it carries."""
         if self.hardware.convention is Convention.FLAT:
             return 0.0
-        protocols = self._protocols(CollectiveKind.PERMUTE)
+        protocols = self._protocols(CollectiveKind.PERMUTE, (axis,))
         if protocols is not None:
             return protocols.start_s + protocols.member_s
         return self._terms.hop_s * self._axes[axis].stride
@@ -302,9 +302,20 @@ class Network:
         if self.hardware.convention is Convention.FLAT:
             return self._terms.bandwidth
         one_way = self.level(axis) is Level.RING and not both_ways
-        protocols = self._protocols(CollectiveKind.PERMUTE)
+        protocols = self._protocols(CollectiveKind.PERMUTE, (axis,))
         share = 1 if protocols is None else protocols.bulk_share or protocols.share
         return self._terms.rate(axis) * share / (2 if one_way else 1)
+
+    def crosses_nodes(self, axes: Sequence[str]) -> bool:
+        """Whether some of `axes` join nodes or slices. In the flat convention the mesh need not fit the hardware: what
+        joins the chips of one that does not is not known, and may do so."""
+        live = [name for name in axes if self.mesh.size(name) > 1]
+        try:
+            return any(self.level(name) is Level.BETWEEN for name in live)
+        except InputError:
+            if self.hardware.convention is Convention.LINKS:
+                raise
+            return bool(live)
 
     def level(self, axis: str) -> Level:
         """What the chips along an axis are linked by; along neighbouring parts of one, that of the outermost."""

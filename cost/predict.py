@@ -6,7 +6,7 @@ run of the phase, and its tokens are those of all sequences: decode takes one of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, fsum
@@ -184,17 +184,18 @@ def _error(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> float | Non
     error, engine = hardware.calibrated.error, hardware.engine
     looped = {name for loop in cost.loops for name in loop.results}
     # In loops blocks are passed on, whatever the collective in their place.
-    kinds = {CollectiveKind.PERMUTE if m.result in looped else m.kind for m in cost.moves if m.seconds}
-    known = not hardware.ops_at_peaks and links_measured(Network(hardware, spmd.mesh), kinds)
+    moves = ((CollectiveKind.PERMUTE if m.result in looped else m.kind, m.axes) for m in cost.moves if m.seconds)
+    known = not hardware.ops_at_peaks and links_measured(Network(hardware, spmd.mesh), moves)
     errors = [error if known else 0.0]
     if engine is not None and (engine.step_s or engine.layer_s):
         errors.append(engine.error)
     return max(errors) if all(errors) else None
 
 
-def links_measured(network: Network, kinds: Iterable[CollectiveKind]) -> bool:
-    """Whether what collectives of such kinds take was measured, or the share of the links that they reach."""
-    return not network.hardware.links_at_peak or all(network.is_measured(kind) for kind in kinds)
+def links_measured(network: Network, moves: Iterable[tuple[CollectiveKind, Sequence[str]]]) -> bool:
+    """Whether what collectives take, each of a kind and over some axes, was measured in a node, or the share of the
+    links that they reach."""
+    return not network.hardware.links_at_peak or all(network.is_measured(kind, axes) for kind, axes in moves)
 
 
 def utilisation(program: Program, phase: str, seconds: float, chips: int, hardware: Hardware) -> float | None:

@@ -102,7 +102,7 @@ def _taken(item: Transfer, networks: Sequence[Network]) -> tuple[float, ...]:
     nothing = replace(item, load=0, ahead=(0, 0) if item.joined else None)
     steps = item, nothing, nothing
     taken = tuple(float(step.seconds(network, float)) for step, network in zip(steps, networks, strict=True))
-    return (0.0, 0.0, 0.0, taken[0]) if networks[0].is_measured(item.kind) else (*taken, 0.0)
+    return (0.0, 0.0, 0.0, taken[0]) if networks[0].is_measured(item.kind, item.axes) else (*taken, 0.0)
 
 
 Floats = NDArray[np.float64]

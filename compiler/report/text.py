@@ -98,7 +98,7 @@ def _network(hardware: Hardware) -> str:
     if hardware.convention is Convention.FLAT:
         return f"flat: {hardware.network_bytes_per_s / 1e9:.6g} GB/s for a chip, no latency"
     links = f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s"
-    if hardware.protocols:
+    if hardware.protocols_over(nodes=False):
         rest = ", others at that rate" if hardware.unmeasured_kinds else ""
         return f"{links}, {_measured_kinds(hardware)} as measured{rest}"
     starts, hops = hardware.calibrated.collective_latency_s, hardware.hop_s
@@ -109,7 +109,8 @@ def _network(hardware: Hardware) -> str:
 def _measured_kinds(hardware: Hardware) -> str:
     """The collectives that were measured."""
     rest = hardware.unmeasured_kinds
-    return ", ".join(kind for kind, _ in hardware.protocols if kind not in rest) if rest else "collectives"
+    own = hardware.protocols_over(nodes=False)
+    return ", ".join(kind for kind in own if kind not in rest) if rest else "collectives"
 
 
 def _basis(hardware: Hardware) -> str:

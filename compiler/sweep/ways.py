@@ -136,7 +136,7 @@ def pipelined(staged: Staged, phase: str) -> Prediction:
     slowest = max(each, key=lambda one: one.seconds)
     scale = seconds / slowest.seconds
     network = Network(stages[0].hardware, stages[0].spmd.mesh)
-    passed = links_measured(network, [CollectiveKind.PERMUTE] if len(staged.stages) > 1 else [])
+    passed = links_measured(network, [(CollectiveKind.PERMUTE, ())] if len(staged.stages) > 1 else [])
     unknown = not passed or any(one.low_s is None for one in each)
     micro, chips = rounds.micro_batches, sum(one.chips for one in each)
     busy_s = sum((one.mfu or 0.0) * one.seconds * one.chips for one in each) * micro

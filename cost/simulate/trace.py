@@ -100,7 +100,7 @@ def _trace(steps: Sequence[Transfer], move: Move, before: Layout, network: Netwo
     elif _small(first.axes, network):
         run = _timed(_collective(network, first.kind, first.axes), held, network)
     results = tuple(step.result for step in steps)
-    measured = network.is_measured(first.kind)
+    measured = network.is_measured(first.kind, first.axes)
     exact = not measured and not isinstance(move.collective, Permute) and _claims(first.kind, first.axes, network)
     return Trace(results, first.kind, first.axes, network.mesh.size(*first.axes), formula_s, exact, run, measured)
 

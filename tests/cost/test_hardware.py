@@ -261,14 +261,20 @@ def test_kernels_and_engines_add_to_the_work() -> None:
     assert served.with_engine(None) == chip
 
 
-def test_an_engine_brings_its_own_all_reduce_behind_a_switch() -> None:
+def test_an_engine_brings_its_own_all_reduce_in_a_node() -> None:
     own, chips, gather = Protocols(1e-6, 0.0, 0.5), Protocols(2e-6, 0.0, 0.5), Protocols(3e-6, 0.0, 0.5)
     engine = Engine("mine", all_reduce=own)
     measured = ((CollectiveKind.ALL_GATHER, gather), (CollectiveKind.ALL_REDUCE, chips))
     h100 = replace(Hardware.of_paper("h100"), protocols=measured)
-    assert dict(h100.with_engine(engine).protocols) == {"all-gather": gather, "all-reduce": own}
-    assert h100.with_engine(Engine("bare")).protocols == measured
-    assert V4.with_engine(engine).protocols == ()  # no switch
+    served = h100.with_engine(engine)
+    assert served.protocols_over(nodes=False) == {"all-gather": gather, "all-reduce": own}
+    assert served.protocols_over(nodes=True) == dict(measured)
+    assert h100.with_engine(Engine("bare")).protocols_over(nodes=False) == dict(measured)
+    assert served.protocols == measured, "what is written of the chip is the chip's"
+    assert V4.with_engine(engine).protocols_over(nodes=False) == {}  # no switch
+    linked = replace(h100, protocols=measured[:1], convention=Convention.LINKS)
+    assert CollectiveKind.ALL_REDUCE in linked.unmeasured_kinds
+    assert CollectiveKind.ALL_REDUCE not in linked.with_engine(engine).unmeasured_kinds
 
 
 ENGINE_FILE = """name = "mine"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sympy
 
-from escc.cost.hardware import Calibrated, Hardware, Protocols, Switch, Torus, Wrap
+from escc.cost.hardware import Calibrated, Engine, Hardware, Protocols, Switch, Torus, Wrap
 from escc.cost.network import Network
 from escc.cost.sendings import from_bytes, quickest_s
 from escc.cost.simulate.links import Wire, Wiring, simulate, simulate_permute
@@ -411,6 +411,29 @@ def test_blocks_that_are_passed_on_go_as_measured() -> None:
     assert measured(ONE).passing_bytes_per_s("gpu", both_ways=False) == 50.0
     plain = measured(TWO, ("all-gather",))
     assert (plain.start_s, plain.hop_s("gpu"), plain.passing_bytes_per_s("gpu", both_ways=False)) == (7.0, 0.0, 100.0)
+
+
+def test_an_engine_has_its_own_all_reduce_in_a_node_and_that_of_the_chip_over_nodes() -> None:
+    chips, engine = measured(TWO), Engine("mine", all_reduce=Protocols(start_s=0.25, member_s=0.0, share=1.0))
+    served = replace(chips, hardware=chips.hardware.with_engine(engine))
+    assert seconds(served, "all-reduce", ["gpu"], 400.0) == pytest.approx(0.25 + 2 * 300 / 100)
+    for axes in (["node"], ["node", "gpu"], ["gpu", "node"]):
+        for size in (5.0, 400.0, 5e5):
+            assert seconds(served, "all-reduce", axes, size) == seconds(chips, "all-reduce", axes, size)
+            ways = [network.sendings(CollectiveKind.ALL_REDUCE, axes) for network in (served, chips)]
+            assert ways[0] == ways[1]
+    for kind in set(SENT) - {"all-reduce"}:
+        assert seconds(served, kind, ["gpu"], 400.0) == seconds(chips, kind, ["gpu"], 400.0)
+    # Of a chip of which none was measured it goes over nodes as links do.
+    plain = measured(TWO, ("all-gather",))
+    alone = replace(plain, hardware=plain.hardware.with_engine(engine))
+    for axes, own in ((["gpu"], True), (["node"], False), (["node", "gpu"], False)):
+        assert alone.is_measured(CollectiveKind.ALL_REDUCE, axes) == own
+        assert (seconds(alone, "all-reduce", axes, 400.0) == seconds(plain, "all-reduce", axes, 400.0)) != own
+    # The axes that fill a node are those in it; one chip of a node is no way between nodes.
+    wide = replace(served, mesh=Mesh.parse("a=2,b=4"))
+    assert (wide.crosses_nodes(["a"]), wide.crosses_nodes(["b"])) == (True, False)
+    assert not replace(served, mesh=Mesh.parse("node=1,gpu=4")).crosses_nodes(["node", "gpu"])
 
 
 @pytest.mark.parametrize("axes", [["gpu"], ["node", "gpu"]])

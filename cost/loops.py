@@ -19,6 +19,7 @@ from ..ir.spmd import Compute, SpmdProgram, SpmdValue
 from ..ir.verify.fused import CollectiveMatmul
 from .network import Network
 from .ops import Work, busiest
+from .sendings import quickest_s
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class LoopCost:
     `halves`: 2 where each block is cut in two along the dim of the first stage, to go round both ways,
     else 1. `permutes`: the collective-permutes of all of it, each of `permute_bytes` from every chip. `blocks`: how
     many blocks each chip has to do with. `op_s`: its ops, block by block, `kernels_s` of it to start the kernels of
-    each block but one; `transfer_s`: the bytes, and the hop of each round (`hops_s` of it); `start_s`: what comes
-    before either. `apart_s`: what its steps take one after the other.
+    each block but one; `transfer_s`: the permutes of all rounds, `hops_s` of it whatever they carry; `start_s`: what
+    comes before either. `apart_s`: what its steps take one after the other.
     """
 
     results: tuple[str, ...]
@@ -91,9 +92,10 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
     gathered, transfer_s, hops_s = 1, 0.0, 0.0
     for stage in stages:
         ways = spmd.mesh.size(stage.axis)
-        passed = float(gathered * (ways - 1) * block_bytes * load)
-        transfer_s += passed / network.passing_bytes_per_s(stage.axis, both_ways=halves == 2)
-        hops_s += gathered * (ways - 1) * network.hop_s(stage.axis)
+        passed = gathered * (ways - 1)
+        passing = network.passing_on(stage.axis, both_ways=halves == 2)
+        transfer_s += passed * float(quickest_s(passing, float(block_bytes * load)))
+        hops_s += passed * network.hop_s(stage.axis)
         gathered *= ways
     rounds = gathered - 1
     once_s = sum(network.hardware.kernels_s(alone.works[step.result]) for step in loop.ops)
@@ -107,7 +109,7 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
         blocks=gathered,
         op_s=kernels_s + fsum(_by_blocks_s(step, loop, halves, spmd, network, alone) for step in loop.ops),
         kernels_s=kernels_s,
-        transfer_s=transfer_s + hops_s,
+        transfer_s=transfer_s,
         hops_s=hops_s,
         start_s=network.start_s,
         apart_s=fsum(alone.seconds[step.result] for step in loop.steps),

@@ -142,13 +142,21 @@ class Network:
         assert protocols is not None, "it is measured"
         return sendings_of(self._stage_sendings(kind, axes, 1.0, protocols, self._figures))
 
-    def passing_on(self, axis: str) -> tuple[Sending, ...]:
+    def handing_on(self, axis: str) -> tuple[Sending, ...]:
         """The ways to hand a value on to the chip at the same place of the next stage, `axis` being that of stages."""
-        latency_s = float(self.start_s + self.hop_s(axis))
-        sendings = self.sendings(CollectiveKind.PERMUTE, (axis,))
-        if sendings:
-            return tuple(replace(sending, start_s=latency_s + sending.start_s) for sending in sendings)
-        return (Sending(latency_s, float(1 / self.passing_bytes_per_s(axis, both_ways=False))),)
+        once_s, ways = float(self.start_s), self.passing_on(axis, both_ways=False)
+        return tuple(replace(way, start_s=once_s + way.start_s) for way in ways)
+
+    def passing_on(self, axis: str, both_ways: bool) -> tuple[Sending, ...]:
+        """The ways to pass a block on from chip to chip along `axis`, in numbers: each is a permute, with its hop and
+        the start of its protocol, whatever else is under way. What starts a loop of them is left out.
+
+        `both_ways`: a half of each block goes round the one way, the other half the other.
+        """
+        hop_s = float(self.hop_s(axis))
+        measured = self.sendings(CollectiveKind.PERMUTE, (axis,))
+        ways = measured or (Sending(0.0, 1 / self._passing_bytes_per_s(axis, both_ways)),)
+        return tuple(replace(way, start_s=hop_s + way.start_s) for way in ways)
 
     def latency_s(self, kind: CollectiveKind, axes: Sequence[str]) -> Any:
         """What a collective takes whatever it carries: the start, and each step's way to the next chip.
@@ -279,7 +287,7 @@ class Network:
 
     @property
     def start_s(self) -> Any:
-        """What starting a loop of permutes takes."""
+        """What starting a loop of permutes takes; where these were measured each has a start of its own."""
         flat = self.hardware.convention is Convention.FLAT
         return 0.0 if flat or self._protocols(CollectiveKind.PERMUTE, ()) else self._terms.start_s
 
@@ -292,19 +300,16 @@ class Network:
             return protocols.start_s + protocols.member_s
         return self._terms.hop_s * self._axes[axis].stride
 
-    def passing_bytes_per_s(self, axis: str, both_ways: bool) -> Any:
-        """The rate at which a chip takes in blocks that are passed on from chip to chip along `axis`.
+    def _passing_bytes_per_s(self, axis: str, both_ways: bool) -> float:
+        """The rate at which a chip takes in blocks that are passed on along an axis, where that was not measured.
 
-        `both_ways`: a half of each goes round the one way, the other half the other. Passed one way, blocks
-        use half of what the links of a ring carry. On a line the block that goes back to its start uses
-        those of the other direction, so both directions carry all there is either way.
+        Passed one way, blocks use half of what the links of a ring carry. On a line the block that goes back to its
+        start uses those of the other direction, so both directions carry all there is either way.
         """
         if self.hardware.convention is Convention.FLAT:
-            return self._terms.bandwidth
+            return float(self._figures.bandwidth)
         one_way = self.level(axis) is Level.RING and not both_ways
-        protocols = self._protocols(CollectiveKind.PERMUTE, (axis,))
-        share = 1 if protocols is None else protocols.bulk_share or protocols.share
-        return self._terms.rate(axis) * share / (2 if one_way else 1)
+        return self.axis_bytes_per_s(axis) / (2 if one_way else 1)
 
     def crosses_nodes(self, axes: Sequence[str]) -> bool:
         """Whether some of `axes` join nodes or slices. In the flat convention the mesh need not fit the hardware: what

@@ -96,7 +96,7 @@ class Bounds:
     @cached_property
     def passing(self) -> Passing:
         """What handing on costs, of no values yet."""
-        return Passing(frozenset(), Network(self.options.hardware, self.mesh).passing_on(self.axis))
+        return Passing(frozenset(), Network(self.options.hardware, self.mesh).handing_on(self.axis))
 
     @cached_property
     def cuts(self) -> tuple[Stage, ...]:

@@ -12,7 +12,8 @@ from sharded_text import parsed
 
 from escc.cost.estimate import Estimate, estimate, predict, scopes
 from escc.cost.hardware import Hardware
-from escc.ir.collective import AllGather
+from escc.cost.network import Network
+from escc.ir.collective import AllGather, CollectiveKind
 from escc.ir.diagnostics import InputError
 from escc.ir.program import walk
 from escc.ir.spmd import Move, SpmdProgram
@@ -115,6 +116,25 @@ def test_a_loop_on_links_pays_one_start_and_a_hop_each_round() -> None:
     apart = seconds(cost, "h'", "h''", "u")
     assert apart == pytest.approx(seconds(cost, "u") + 2 * (10e-6 + 2e-6) + 15 * 65536 / 90e9)
     assert loop.hidden_s == pytest.approx(apart - loop.seconds)
+
+
+@pytest.mark.parametrize("batch", [16, 512, 2**17])
+def test_each_block_of_a_loop_behind_a_switch_takes_what_a_permute_of_it_does(batch: int) -> None:
+    spmd, chip = gathered("x=2 y=2 z=2", batch), Hardware.load("h100-measured")
+    [loop] = estimate(spmd, chip).loops
+    network, block = Network(chip, spmd.mesh), float(loop.permute_bytes)
+    one_s = float(network.collective_s(CollectiveKind.PERMUTE, ["z"], block, block))
+    assert (loop.permutes, loop.start_s) == (3, 0.0)
+    assert loop.transfer_s == pytest.approx(3 * one_s, rel=1e-12)
+    latency_s = network.latency_s(CollectiveKind.PERMUTE, ["z"])
+    assert loop.hops_s == pytest.approx(3 * latency_s)
+    measured = dict(chip.protocols)[CollectiveKind.ALL_TO_ALL]
+    assert measured.bulk_start_s is not None and measured.bulk_share is not None
+    late = block / 450e9 / measured.share > measured.bulk_start_s + block / 450e9 / measured.bulk_share
+    assert late == (batch > 16), "both protocols are looked at"
+    if late:  # the start of the quick one each time
+        sent_s = block / 450e9 / measured.bulk_share
+        assert loop.transfer_s == pytest.approx(3 * (latency_s + measured.bulk_start_s + sent_s), rel=1e-12)
 
 
 @pytest.mark.parametrize(

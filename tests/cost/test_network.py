@@ -13,7 +13,7 @@ import sympy
 
 from escc.cost.hardware import Calibrated, Engine, Hardware, Protocols, Switch, Torus, Wrap
 from escc.cost.network import Network
-from escc.cost.sendings import from_bytes, quickest_s
+from escc.cost.sendings import Sending, from_bytes, quickest_s
 from escc.cost.simulate.links import Wire, Wiring, simulate, simulate_permute
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError
@@ -357,11 +357,11 @@ def test_what_was_not_measured_or_sends_nothing_has_no_ways() -> None:
 
 @pytest.mark.parametrize("size", [5.0, 199.0, 201.0, 4000.0])
 def test_what_is_handed_on_takes_what_a_permute_does_behind_a_switch(size: float) -> None:
-    assert quickest_s(measured(TWO).passing_on("gpu"), size) == pytest.approx(
+    assert quickest_s(measured(TWO).handing_on("gpu"), size) == pytest.approx(
         seconds(measured(TWO), "permute", ["gpu"], size)
     )
     plain = measured(TWO, ())
-    assert quickest_s(plain.passing_on("node"), size) == pytest.approx(seconds(plain, "permute", ["node"], size))
+    assert quickest_s(plain.handing_on("node"), size) == pytest.approx(seconds(plain, "permute", ["node"], size))
 
 
 def test_measured_collectives_go_over_nodes_in_stages() -> None:
@@ -404,13 +404,18 @@ def test_two_axes_in_one_node_that_was_measured_are_one_switch() -> None:
         assert seconds(two, kind, "xy", 840.0) == pytest.approx(seconds(one, kind, "x", 840.0), rel=1e-12)
 
 
-def test_blocks_that_are_passed_on_go_as_measured() -> None:
-    network = measured(TWO)
-    assert (network.start_s, network.hop_s("gpu")) == (0.0, 1.1)  # each round waits for one other
-    assert network.passing_bytes_per_s("gpu", both_ways=False) == 100.0  # in bulk, as they are under way all the time
-    assert measured(ONE).passing_bytes_per_s("gpu", both_ways=False) == 50.0
+@pytest.mark.parametrize("size", [5.0, 199.0, 201.0, 4000.0])
+@pytest.mark.parametrize("axis", ["gpu", "node"])
+def test_each_block_that_is_passed_on_is_a_permute_as_measured(axis: str, size: float) -> None:
+    for protocols in (ONE, TWO):
+        network = measured(protocols)
+        taken = quickest_s(network.passing_on(axis, both_ways=False), size)
+        assert taken == pytest.approx(seconds(network, "permute", [axis], size))
+        assert (network.start_s, network.hop_s(axis)) == (0.0, 1.1)  # each round waits for one other
     plain = measured(TWO, ("all-gather",))
-    assert (plain.start_s, plain.hop_s("gpu"), plain.passing_bytes_per_s("gpu", both_ways=False)) == (7.0, 0.0, 100.0)
+    assert (plain.start_s, plain.hop_s(axis)) == (7.0, 0.0)
+    assert plain.passing_on("gpu", both_ways=False) == (Sending(0.0, 1 / 100),)
+    assert plain.passing_on("node", both_ways=False) == (Sending(0.0, 1 / 10),)
 
 
 def test_an_engine_has_its_own_all_reduce_in_a_node_and_that_of_the_chip_over_nodes() -> None:

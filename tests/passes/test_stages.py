@@ -145,7 +145,7 @@ def test_caches_of_all_micro_batches_are_held():
 def all_pipelines(program, phases, mesh, axis, options, asked):
     """The least time of all divisions of layers, micro-batches and layouts between stages, each tried."""
     ways, inner = mesh.size(axis), mesh.without(axis)
-    passing = Passing(frozenset(), Network(options.hardware, mesh).passing_on(axis))
+    passing = Passing(frozenset(), Network(options.hardware, mesh).handing_on(axis))
     total = layers_of(program)
     batch = {phase: dict(program.phase(phase).sizes)["B"] for phase in phases}
     every = {phase: [m for m in range(1, size + 1) if size % m == 0] for phase, size in batch.items()}

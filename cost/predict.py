@@ -20,6 +20,7 @@ from .memory import memory
 from .network import Network
 from .ops import model_flops_by_type
 from .tokens import tokens
+from .topology import islands
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ class Prediction:
     """One step of a phase on `chips` chips.
 
     `seconds`: its latency; `low_s` and `high_s`: where a measurement would lie in about 95% of cases, by what
-    the calibration left unexplained, None where some of what the time goes to was not measured. `tokens`: of all
-    sequences.
+    the calibration left unexplained, None where some of what the time goes to was not measured. `beyond`: what it goes
+    to outside of a node, of which nothing is ever measured, in words. `tokens`: of all sequences.
     `spent`: what the seconds go to, `parts` which steps; each adds up to them. `hbm_bytes`: the most that a
     chip holds, of `hbm_capacity_bytes`. `mfu`: model flops of what the chips could do, None where it takes
     no time. `dollars_per_chip_hour`: None where that is not known.
@@ -127,6 +128,7 @@ class Prediction:
     hbm_bytes: float
     hbm_capacity_bytes: float
     dollars_per_chip_hour: float | None
+    beyond: tuple[str, ...] = ()
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -160,8 +162,8 @@ class Prediction:
 def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Prediction:
     """What one step of a planned phase takes; `cost` is the estimate of `spmd` on `hardware`."""
     seconds, chips = cost.totals().total_s, spmd.mesh.chips
-    error = _error(spmd, cost, hardware)
-    ratio = None if error is None else exp(DEVIATIONS * error)
+    error, beyond = _error(spmd, cost, hardware), _beyond(spmd, cost, hardware)
+    ratio = None if error is None or beyond else exp(DEVIATIONS * error)
     return Prediction(
         chips=chips,
         tokens=tokens(program, spmd.phase),
@@ -174,6 +176,7 @@ def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware:
         hbm_bytes=float(memory(spmd, hardware.lanes, hardware.fuses_products).total_bytes),
         hbm_capacity_bytes=hardware.hbm_bytes,
         dollars_per_chip_hour=hardware.dollars_per_chip_hour,
+        beyond=beyond,
     )
 
 
@@ -190,6 +193,19 @@ def _error(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> float | Non
     if engine is not None and (engine.step_s or engine.layer_s):
         errors.append(engine.error)
     return max(errors) if all(errors) else None
+
+
+def _beyond(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> tuple[str, ...]:
+    """What the time of a step goes to outside of a node: figures are fitted to what goes on inside, and rates of
+    network cards and hosts are those of their datasheets."""
+    network = Network(hardware, spmd.mesh)
+    across = any(move.seconds and network.crosses_nodes(move.axes) for move in cost.moves)
+    return (*((between(hardware),) if across else ()), *(("what comes from hosts",) if cost.fetches else ()))
+
+
+def between(hardware: Hardware) -> str:
+    """What goes over axes that join nodes or slices, in words."""
+    return f"what goes between {islands(hardware)}"
 
 
 def links_measured(network: Network, moves: Iterable[tuple[CollectiveKind, Sequence[str]]]) -> bool:

@@ -64,6 +64,11 @@ def place_axes(mesh: Mesh, hardware: Hardware) -> dict[str, Axis]:
     return axes
 
 
+def islands(hardware: Hardware) -> str:
+    """What axes join that lie between the networks of single groups of chips, in words."""
+    return "nodes" if isinstance(hardware.fabric, Switch) else "slices"
+
+
 def _parts_on_torus(near: Sequence[tuple[str, int]], torus: Torus, chip: str) -> dict[str, Axis]:
     """Axes and parts of axes. The outermost part of a ring is one, of chips that lie apart; others are lines."""
     sizes: dict[str, int] = {}

@@ -118,3 +118,28 @@ def test_a_plan_says_what_of_its_prices_was_measured(tmp_path: Path) -> None:
         shown = ran(*argv)
         assert all(text in shown for text in said)
         assert ("in 95% of cases" in shown) == (hardware is measured)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "links"),
+    [
+        ("node=2", "links of 50 GB/s between nodes"),
+        ("node=2,gpu=2", "links of 450 GB/s and 50 GB/s between nodes"),
+    ],
+)
+def test_a_plan_over_nodes_says_what_joins_them_and_that_it_was_not_measured(
+    tmp_path: Path, mesh: str, links: str
+) -> None:
+    file, pins = tmp_path / "pair.esti", tmp_path / "split.pins"
+    file.write_text(MODEL)
+    pins.write_text("stored Wi [E/node, F]\nstored Wd [F/node, E]\n")
+    argv = ["compile", str(file), "--chips", mesh, "--pin", str(pins)]
+    shown = ran(*argv, "--hardware", "h100")
+    assert f"network   {links}, collectives as measured in a node\n" in shown
+    assert "3.5 us a kernel; between nodes as in a node, which was not measured\n" in shown
+    assert " (no range: what goes between nodes was not measured): 64 tokens" in shown and "of cases" not in shown
+    prediction = json.loads(ran(*argv, "--hardware", "h100", "--emit", "json"))["prediction"]
+    told = {key: prediction[key] for key in ("low_s", "high_s", "not_measured")}
+    assert told == {"low_s": None, "high_s": None, "not_measured": ["what goes between nodes"]}
+    bare = ran(*argv, "--hardware", "h100", "--datasheet")
+    assert f"network   {links}, no latency\n" in bare and "between nodes as" not in bare and "no range" not in bare

@@ -110,6 +110,7 @@ def _prediction(compiled: CompiledPhase) -> Data:
         "latency_s": found.seconds,
         "low_s": found.low_s,
         "high_s": found.high_s,
+        "not_measured": list(found.beyond),
         "tokens": found.tokens,
         "tokens_per_s": found.tokens_per_s,
         "mfu": found.mfu,

@@ -16,6 +16,8 @@ from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.hardware_file import MEASURED_KINDS
 from ...cost.memory import Point
+from ...cost.network import Network
+from ...cost.topology import islands
 from ...ir.dataflow import moves
 from ...ir.diagnostics import plural
 from ...ir.layout import format_layout
@@ -72,8 +74,9 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
         f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s"
         + (f", {hardware.room_bytes / 1e9:.2f} GB for a program" if hardware.room_bytes < hardware.hbm_bytes else "")
     )
-    yield f"  network   {_network(hardware)}"
-    yield f"  priced at {_basis(hardware)}"
+    network = Network(hardware, spmd.mesh)
+    yield f"  network   {_network(network)}"
+    yield f"  priced at {_basis(network)}"
     if hardware.engine is not None or hardware.calibrated.kernel_s:
         yield f"  engine    {_engine(hardware.engine)}"
     sizes = dict(spmd.sizes)
@@ -93,14 +96,20 @@ def mean_text(spmd: SpmdProgram) -> str:
     return ", ".join(f"the mean {dim} of {mean:,}, with places for {sizes[dim]:,}" for dim, mean in spmd.mean)
 
 
-def _network(hardware: Hardware) -> str:
-    """The network as the prices see it."""
+def _network(network: Network) -> str:
+    """The network as the prices see it: links in a node or slice, and what joins several, where the mesh has any."""
+    hardware, mesh = network.hardware, network.mesh
     if hardware.convention is Convention.FLAT:
         return f"flat: {hardware.network_bytes_per_s / 1e9:.6g} GB/s for a chip, no latency"
-    links = f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s"
+    far = network.crosses_nodes(mesh.names)
+    near = not far or any(not network.crosses_nodes([axis]) for axis in mesh.names if mesh.size(axis) > 1)
+    rates = [f"{hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s"] if near else []
+    if far and hardware.between_bytes_per_s is not None:
+        rates.append(f"{hardware.between_bytes_per_s / 1e9:.6g} GB/s between {islands(hardware)}")
+    links = f"links of {' and '.join(rates)}"
     if hardware.protocols_over(nodes=False):
-        rest = ", others at that rate" if hardware.unmeasured_kinds else ""
-        return f"{links}, {_measured_kinds(hardware)} as measured{rest}"
+        rest = f", others at {'that rate' if len(rates) == 1 else 'these rates'}" if hardware.unmeasured_kinds else ""
+        return f"{links}, {_measured_kinds(hardware)} as measured{' in a node' if far else ''}{rest}"
     starts, hops = hardware.calibrated.collective_latency_s, hardware.hop_s
     waits = [f"{1e6 * seconds:.3g} us a {what}" for what, seconds in (("collective", starts), ("hop", hops)) if seconds]
     return f"{links}, {' and '.join(waits) or 'no latency'}"
@@ -113,10 +122,15 @@ def _measured_kinds(hardware: Hardware) -> str:
     return ", ".join(kind for kind in own if kind not in rest) if rest else "collectives"
 
 
-def _basis(hardware: Hardware) -> str:
+def _basis(network: Network) -> str:
     """What prices rest on."""
+    hardware = network.hardware
     found, rest = hardware.calibrated, hardware.unmeasured_kinds
-    if hardware.ops_at_peaks and len(rest) == len(MEASURED_KINDS):
+    far, bare = "", len(rest) == len(MEASURED_KINDS)
+    if not bare and hardware.convention is Convention.LINKS and network.crosses_nodes(network.mesh.names):
+        kind = islands(hardware)
+        far = f"; between {kind} as in a {kind.removesuffix('s')}, which was not measured"
+    if hardware.ops_at_peaks and bare:
         rests = "peaks, which no chip reaches"
         preset = hardware.chip in presets()
         known = preset and not Hardware.load(hardware.chip).at_peaks
@@ -124,13 +138,13 @@ def _basis(hardware: Hardware) -> str:
             "; leave out `--datasheet` for measured figures" if known else "; `escc calibrate` fits figures"
         )
     if hardware.ops_at_peaks:
-        return f"peaks of arithmetic and HBM, which no chip reaches; {_measured_kinds(hardware)} as measured"
+        return f"peaks of arithmetic and HBM, which no chip reaches; {_measured_kinds(hardware)} as measured{far}"
     like = f", those of {hardware.measured_like}" if hardware.measured_like else ""
     compute, hbm = found.compute_efficiency, found.hbm_efficiency
     kernel = f", {1e6 * found.kernel_s:.2g} us a kernel" if found.kernel_s else ""
-    some = "" if len(rest) == len(MEASURED_KINDS) else f" in {', '.join(rest)}"
+    some = "" if bare else f" in {', '.join(rest)}"
     links = f"; links at the datasheet's rate{some}" if rest else ""
-    return f"shares of the peaks that were measured{like}: compute {compute:.0%}, HBM {hbm:.0%}{kernel}{links}"
+    return f"shares of the peaks that were measured{like}: compute {compute:.0%}, HBM {hbm:.0%}{kernel}{links}{far}"
 
 
 def _engine(engine: Engine | None) -> str:
@@ -229,6 +243,8 @@ def _prediction(compiled: CompiledPhase) -> Iterator[str]:
     bar = ""
     if found.low_s is not None and found.high_s is not None:
         bar = f" ({time_text(found.low_s)} to {time_text(found.high_s)} in 95% of cases)"
+    elif found.beyond and not compiled.hardware.ops_at_peaks:
+        bar = f" (no range: {' and '.join(found.beyond)} was not measured)"
     rate = f"{found.tokens:,} token{'' if found.tokens == 1 else 's'}, {count_text(found.tokens_per_s)} a second"
     yield f"  A step takes {time_text(found.seconds)}{bar}: {rate}."
     dollars = found.dollars_per_million

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ...cost.network import Network
-from ...cost.predict import Prediction, Shares, links_measured
+from ...cost.predict import Prediction, Shares, between, links_measured
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
@@ -135,9 +136,12 @@ def pipelined(staged: Staged, phase: str) -> Prediction:
     each = [one.prediction for one in stages]
     slowest = max(each, key=lambda one: one.seconds)
     scale = seconds / slowest.seconds
-    network = Network(stages[0].hardware, stages[0].spmd.mesh)
-    passed = links_measured(network, [(CollectiveKind.PERMUTE, ())] if len(staged.stages) > 1 else [])
-    unknown = not passed or any(one.low_s is None for one in each)
+    hardware, along = stages[0].hardware, [staged.plan.axis] if len(staged.stages) > 1 else []
+    network = Network(hardware, staged.plan.mesh)
+    passed = links_measured(network, [(CollectiveKind.PERMUTE, along)] if along else [])
+    across = (between(hardware),) if network.crosses_nodes(along) else ()
+    beyond = tuple(dict.fromkeys((*across, *chain.from_iterable(one.beyond for one in each))))
+    unknown = not passed or bool(beyond) or any(one.low_s is None for one in each)
     micro, chips = rounds.micro_batches, sum(one.chips for one in each)
     busy_s = sum((one.mfu or 0.0) * one.seconds * one.chips for one in each) * micro
     return replace(
@@ -151,4 +155,5 @@ def pipelined(staged: Staged, phase: str) -> Prediction:
         parts=tuple(replace(part, seconds=part.seconds * scale) for part in slowest.parts),
         mfu=busy_s / (seconds * chips),
         hbm_bytes=max(one.hbm_bytes for one in each),
+        beyond=beyond,
     )

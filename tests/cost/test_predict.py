@@ -10,12 +10,13 @@ from judge.generator import generate
 
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase
-from escc.cost.hardware import Calibrated, Convention, Engine, Hardware, Rule
+from escc.compiler.plan.streamed_layers import streaming
+from escc.cost.hardware import Calibrated, Convention, Engine, Hardware, Host, Rule, Switch
 from escc.cost.predict import Prediction, Resource, predict_phase
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program
+from escc.ir.program import Kind, Program
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
 from escc.passes.options import Options
@@ -138,6 +139,35 @@ def test_no_range_where_a_collective_runs_that_was_not_measured() -> None:
     shared = replace(none.with_figures(network_efficiency=0.8))
     assert error_of(predicted(compiled(shared))) == pytest.approx(error), "a share of the links was"
     assert predicted(compiled(H100.with_network("flat"))).low_s is None, "one bandwidth was not"
+
+
+def test_no_range_where_time_goes_between_nodes() -> None:
+    error, nodes = H100.calibrated.error, ("what goes between nodes",)
+    gathered = expand(parse(GATHERED), GATHERED)
+    for mesh, hardware in (("x=2,gpu=2", replace(H100, fabric=Switch(2, 450e9))), ("x=4", H100)):
+        far = hardware is not H100  # of two nodes x joins them
+        for program in (gathered, expand(parse(LOOPED), LOOPED)):
+            found = predicted(compiled(hardware, program, mesh, overlap=program is not gathered))
+            assert (found.beyond, error_of(found)) == ((nodes, None) if far else ((), pytest.approx(error)))
+    apart = predicted(compiled(H100, ALONE, "node=2"))
+    assert apart.spent.network_s == 0 and error_of(apart) == pytest.approx(error), "nothing goes between them"
+    shared = replace(H100.with_figures(network_efficiency=0.8), protocols=(), fabric=Switch(2, 450e9))
+    assert predicted(compiled(shared, gathered, "x=2,gpu=2")).low_s is None, "that share is of links in a node"
+    torus = chip(replace(HALF, error=0.05))
+    linked = replace(torus, between_bytes_per_s=1e9)
+    assert predicted(compiled(torus)).beyond == ()
+    sliced = Source("sliced.esti", SOURCE.text.replace("BE_x", "[B, E/slice]").replace("E_xF", "[E/slice, F]"))
+    found = predicted(compiled(linked, expand(parse(sliced), sliced), "slice=4"))
+    assert (found.low_s, found.beyond) == (None, ("what goes between slices",))
+
+
+def test_no_range_where_something_comes_from_the_host() -> None:
+    served, program = replace(H100, host=Host(1e12, 1e11, 1e10, 8)), expand(parse(LOOPED), LOOPED)
+    whole = compiled(served, program, "x=1")
+    assert (predicted(whole).beyond, error_of(predicted(whole))) == ((), pytest.approx(H100.calibrated.error))
+    streamed = compiled(served, streaming(program, frozenset({Kind.PARAM}), 2, 1), "x=1")
+    found = predicted(streamed)
+    assert streamed.estimate.fetches and (found.low_s, found.beyond) == (None, ("what comes from hosts",))
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
         stages = (tuple(replace(one, hardware=unsure) for one in first), *others)
         unknown = pipelined(replace(staged, stages=stages), "decode")
         assert unknown.low_s is None and unknown.high_s is None and unknown.seconds == found.seconds
+    across = pipelined(compile_staged(parse(TEXT), ["decode"], Mesh.parse("node=2"), "node", Options(H100)), "decode")
+    assert found.beyond == () and (across.low_s, across.beyond) == (None, ("what goes between nodes",))
 
 
 def test_a_point_in_stages_that_stream_is_the_quickest_of_all_ways(model: Path) -> None:

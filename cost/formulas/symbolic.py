@@ -19,7 +19,6 @@ from ...ir.dtype import Dtype
 from ...ir.spmd import SpmdProgram
 from ..estimate import OpWork, Scale, Transfer, concrete_sizes, local_bytes, step_costs
 from ..hardware import Convention, Hardware
-from ..hardware_file import MEASURED_KINDS
 from ..network import Network, Terms, bytes_sent
 from ..streams import FetchCost
 from .streams import SymbolicFetch, symbolic_fetches
@@ -245,9 +244,8 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
     for axis, figure in figures.items():
         if figure not in named:
             named[figure] = new("W" if alike else f"W_{axis}")
-    bare = {*MEASURED_KINDS} - dict(hardware.protocols).keys()  # kinds that pay these; protocols have their own
-    start = new("latency") if hardware.calibrated.collective_latency_s and bare else None
-    hop = new("hop") if hardware.hop_s and bare else None
+    start = new("latency") if hardware.calibrated.collective_latency_s else None
+    hop = new("hop") if hardware.hop_s else None
     rates = {axis: named[figure] for axis, figure in figures.items()}
     return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop, **rates_of_ops(), means=means)
 

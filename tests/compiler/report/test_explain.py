@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import LATE, app
+from escc.cost.hardware import Hardware, hardware_toml
 
 ROOT = Path(__file__).parents[3] / "examples"
 FEED_FORWARD = str(ROOT / "feed-forward.esti")
@@ -149,6 +151,25 @@ def test_formulas_of_measured_protocols_are_not_told_to_differ_from_links() -> N
         assert all(one["formula_is_measured"] == measured for one in phase["trace"])
         assert {one["agree"] for one in phase["trace"]} == {None if measured else True}
         assert ("formula is measured" in text) == measured and "DIFFER" not in text
+
+
+def test_formulas_of_what_was_not_measured_beside_what_was_have_their_latency(tmp_path: Path) -> None:
+    measured = Hardware.load("h100-measured")
+    some = tuple((kind, one) for kind, one in measured.protocols if kind == "all-to-all")
+    mixed = replace(measured, name="mixed", protocols=some, hop_latency_s=1e-6)
+    chip, file = tmp_path / "mixed.toml", tmp_path / "sum.esti"
+    chip.write_text(hardware_toml(mixed.with_figures(collective_latency_s=5e-6), [], []))
+    file.write_text(
+        "dim B = 64, E = 4096, F = 4096\n"
+        "main(x: bf16[B,E] @ BE_x) {\n  param W: bf16[E,F] @ E_xF\n  y[B,F] @ BF = x[B,E] * W[E,F]\n  return y\n}\n"
+    )
+    shown = CliRunner().invoke(
+        app, ["explain", str(file), "--chips", "x=2", "--hardware", str(chip), "--format", "json"]
+    )
+    (phase,) = json.loads(shown.stdout)["phases"]
+    assert phase["collectives"]
+    for line in phase["collectives"]:
+        assert line["value_s"] == pytest.approx(line["plan_s"], rel=1e-12) and "latency" in line["formula"]
 
 
 def test_one_chip_has_nothing_to_trace() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ..cost.estimate import estimate
@@ -17,8 +17,8 @@ from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
 from ..ir.program import Program
 from .expansion.combinations import Combinations
-from .expansion.once import sent_once
 from .expansion.orders import Orders
+from .expansion.sendings import Sendings
 from .layouts.mesh_order import mesh_order
 from .layouts.space import TooLarge
 from .lower.insert import insert
@@ -26,9 +26,9 @@ from .options import Options
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
 from .search.search import least_price
-from .task import Task, planned, task_of
+from .task import Task, planned, task_of, without_sums
 
-MOST_SENDING = 8  # combinations of phases that send tokens to experts or to groups of them
+MOST_SENDING, MOST_SENDING_OF_LARGE = 16, 8  # combinations of masks that send tokens to experts or to groups of them
 MOST_ORDERS, MOST_OF_LARGE = 16, 8  # combinations of orders of products, each of which is a whole plan
 MOST_BOUNDED = 64  # combinations of which the others are bounded one by one
 LARGE = 10_000  # columns of a problem of which few combinations are planned, and no others bounded
@@ -93,8 +93,10 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
     minimised is the sum over all calls. A product of three and more factors is contracted in the order of fewest
     operations in each phase, or, where that is cheaper, in one that takes up to twice as many. Of plans that send
     nothing, where communication is minimised, the quickest is looked for by a search of its own. Where experts are in
-    groups tokens of a phase go to experts, or, where that is cheaper, once to each group of theirs. Of combinations of
-    these that are not planned what all plans cost at the least counts in the bound.
+    groups tokens of a phase go to experts, or, where that is cheaper, once to each group of theirs, and come back from
+    each expert, or once from each group: those of each mask in a way of its own. Of combinations of these that are not
+    planned what all plans cost at the least counts in the bound; of a large problem the plan says how many do not
+    (`ways_left`).
 
     Raises InputError when a pin cannot hold, when no plan keeps
     to the memory of a chip, or when phases cannot share a parameter; Cutoff when none costs less than
@@ -129,7 +131,7 @@ def _cheapest(program: Program, names: Sequence[str], mesh: Mesh, options: Optio
     first = orders.programs(orders.first)
     pinned = {pin.value for pin in (*program.pins, *options.pins)}
     trials = _Trials(mesh, options, pinned)
-    sent = {name: trials.once(first[name], name) or first[name] for name in names}
+    sent = {name: trials.sendings(first[name], name).most for name in names}
     if any(sent[name] is not first[name] for name in names) and trials.least(sent) < trials.least(first):
         trials.plan(sent)  # what promises more comes first: that the other costs more is seen sooner
         trials.refused = None
@@ -171,24 +173,28 @@ def _plan_orders(trials: _Trials, orders: Combinations) -> None:
 
 
 def _plan_sending(trials: _Trials, orders: Combinations) -> None:
-    """Plan phases with tokens sent otherwise than in the cheapest plan so far, each phase to experts or once to groups
-    of theirs: in all combinations, and with products in all orders, where these are few; otherwise one phase at a time,
-    in the orders of that plan. What is not planned is bounded."""
+    """Plan phases with tokens sent otherwise than in the cheapest plan so far, those of each mask of a phase to experts
+    or once to groups of them: in all combinations, and with products in all orders, where these are few; otherwise one
+    mask at a time, in the orders of that plan. What is not planned is bounded."""
     if not trials.sends:
         return
-    best = dict(trials.programs)
-    ways = trials.ways({name: trials.plain(program) for name, program in best.items()})
-    few = orders.count == 1 or (trials.columns <= LARGE and orders.count * len(ways) <= MOST_BOUNDED)
-    if few and len(ways) <= MOST_SENDING:
+    best = {name: trials.plain(program) for name, program in trials.programs.items()}
+    count, large = trials.count(best), trials.columns > LARGE
+    few = orders.count == 1 or (not large and orders.count * count <= MOST_BOUNDED)
+    if few and count <= (MOST_SENDING_OF_LARGE if large else MOST_SENDING):
         first = orders.programs(orders.first)
-        every = (one for picks in orders.every() for one in trials.ways(orders.programs(picks)))
-        ways = [one for one in every if trials.may_all_be(one, first)]
-    else:
-        ways = [one for one in ways if sum(one[name] is not best[name] for name in best) <= 1]
-        trials.leave(_least_of_all(trials, orders))
-    for programs in ways:
-        if not trials.has_tried(programs) and trials.may_pay(programs):
-            trials.plan(programs)
+        for programs in (one for picks in orders.every() for one in trials.ways(orders.programs(picks))):
+            if trials.may_all_be(programs, first):
+                trials.plan_ways(programs)
+        return
+    trials.leave(_least_of_all(trials, orders))
+    looked_at, best = 0, dict[str, Program]()
+    while looked_at < MOST_SENDING and trials.programs != best:
+        best = dict(trials.programs)
+        for programs in itertools.islice(trials.moves(best), MOST_SENDING - looked_at):
+            looked_at += 1
+            if not trials.has_tried(programs) and trials.may_pay(programs):
+                trials.plan(programs)
 
 
 @dataclass
@@ -199,7 +205,8 @@ class _Trials:
     least bound of what costs too much. `bound`: what every plan that may be cheaper than what was found costs at the
     least, `in_mesh_order`: of layouts whose axes stand in mesh order, of some that were planned. `columns`: of the
     largest problem. `orders_left`: in how many combinations of orders nothing was planned; `too_large`: whether some
-    were too large for it."""
+    were too large for it. `ways_left`: in how many ways of sending tokens nothing was planned that the bound leaves
+    out."""
 
     mesh: Mesh
     options: Options
@@ -214,11 +221,12 @@ class _Trials:
     columns: int = 0
     orders_left: int = 0
     too_large: bool = False
+    ways_left: int = 0
     build_s: float = 0.0
     solve_s: float = 0.0
     _tasks: dict[tuple[int, ...], Task] = field(default_factory=dict)
     _tried: dict[tuple[int, ...], Mapping[str, Program]] = field(default_factory=dict)
-    _once: dict[int, tuple[Program, Program | None]] = field(default_factory=dict)
+    _sendings: dict[int, Sendings] = field(default_factory=dict)
 
     def may_be(self, other: Program, first: Program) -> bool:
         """Whether a phase may run `other` in place of `first`: where it makes whatever a pin names."""
@@ -237,29 +245,33 @@ class _Trials:
             self.build_s += time.perf_counter() - started
         return self._tasks[key]
 
-    def once(self, program: Program, phase: str) -> Program | None:
-        """What a phase runs in place of `program` where tokens go once to groups of experts; None where none do."""
-        if id(program) not in self._once:
-            sent = sent_once(program, phase)
-            self._once[id(program)] = program, sent if sent is not None and self.may_be(sent, program) else None
-        return self._once[id(program)][1]
+    def sendings(self, program: Program, phase: str) -> Sendings:
+        """The ways in which a phase may send tokens, in which `program` sends them to experts."""
+        if id(program) not in self._sendings:
+            self._sendings[id(program)] = Sendings(program, phase)
+        return self._sendings[id(program)]
+
+    def _of(self, program: Program) -> Sendings | None:
+        """The ways that a program is one of."""
+        return next((some for some in self._sendings.values() if some.ways(program) is not None), None)
 
     def plain(self, program: Program) -> Program:
         """The program in which tokens go to experts."""
-        return next((plain for plain, sent in self._once.values() if sent is program), program)
-
-    def sends_once(self, phase: str) -> bool:
-        """Whether in the cheapest plan so far tokens of a phase go once to groups of experts."""
-        return any(self.programs[phase] is sent for _, sent in self._once.values())
+        some = self._of(program)
+        return program if some is None else some.plain
 
     @property
     def sends(self) -> bool:
         """Whether tokens of a phase may go once to groups of experts."""
-        return any(sent is not None for _, sent in self._once.values())
+        return any(some.masks for some in self._sendings.values())
 
     def as_sent(self, programs: Mapping[str, Program]) -> dict[str, Program]:
         """Phases as they run where tokens go to experts as in the cheapest plan so far."""
-        return {n: (self.once(p, n) if self.sends_once(n) else None) or p for n, p in programs.items()}
+        found = dict(programs)
+        for name, program in programs.items():
+            some = self._of(self.programs[name])
+            found[name] = self.sendings(program, name).program((some and some.ways(self.programs[name])) or {})
+        return found
 
     def leave(self, least: float) -> None:
         """Count what is not planned, of which it is known what all plans cost at the least."""
@@ -278,10 +290,66 @@ class _Trials:
         self.solve_s += time.perf_counter() - started
         return least
 
-    def ways(self, programs: Mapping[str, Program]) -> list[dict[str, Program]]:
-        """The ways in which phases may send tokens, in which `programs` send them to experts: that comes first."""
-        each = [[one, *(sent for sent in [self.once(one, name)] if sent is not None)] for name, one in programs.items()]
-        return [dict(zip(programs, picks, strict=True)) for picks in itertools.product(*each)]
+    def count(self, programs: Mapping[str, Program]) -> int:
+        """How many `ways` there are."""
+        return math.prod(self.sendings(program, name).count for name, program in programs.items())
+
+    def ways(self, programs: Mapping[str, Program]) -> Iterator[dict[str, Program]]:
+        """The ways in which phases may send tokens, in which `programs` send them to experts: that comes first. Each
+        mask sends once all that it may, or nothing."""
+        each = [self.sendings(one, name).sets() for name, one in programs.items()]
+        return (dict(zip(programs, picks, strict=True)) for picks in itertools.product(*each))
+
+    def moves(self, programs: Mapping[str, Program]) -> Iterator[dict[str, Program]]:
+        """Ways in which one mask of one phase sends otherwise than in `programs`, of a large problem all or nothing."""
+        for name, program in programs.items():
+            moves = some.moves(program, self.columns <= LARGE) if (some := self._of(program)) else ()
+            yield from ({**programs, name: one} for one in moves)
+
+    def plan_ways(self, programs: Mapping[str, Program]) -> None:
+        """Plan phases that send once all that some masks may, and with results of some of these that come back from
+        each expert. They are bounded together first, unless the cheapest plan so far is one of them. Of a large problem
+        only what goes on from the cheapest plan is looked at, and said of the rest that it is left out."""
+        each = [some.finer(one) if (some := self._of(one)) else [one] for one in programs.values()]
+        finer = [dict(zip(programs, picks, strict=True)) for picks in itertools.product(*each)]
+        if self.columns > LARGE:
+            if not self.has_tried(programs) and self.may_pay(programs):
+                self.plan(programs)
+            if _key(self.programs) != _key(programs):
+                self.ways_left += len(finer) - 1
+                return
+        elif len(finer) > 1 and self.found and _key(self.programs) != _key(programs) and not self._may_any(finer):
+            self._tasks.pop(_key(programs), None)
+            return
+        for one in finer:
+            if not self.has_tried(one) and self.may_pay(one):
+                self.plan(one)
+
+    def _may_any(self, finer: Sequence[Mapping[str, Program]]) -> bool:
+        """Whether of phases with sums by groups, which come first, and without some or, last, all of them, any may be
+        cheaper than the best plan so far: where one step less bounds them all it is looked at alone. What is bounded
+        is counted."""
+        assert self.found is not None, "what is not beaten is planned"
+        below, started = min(self.options.below, self.found.price), time.perf_counter()
+        try:
+            task = without_sums(self._task(finer[0]), finer[-1])
+            least = least_price(task.problem)
+            if least >= below * (1 - self.options.settings.gap):
+                self.leave(least)
+                return False
+            if task.problem.rounded(task.problem.settled.copy()).price < below:
+                return True
+            planned(task, below)
+        except Cutoff as error:
+            if _left_open(error, below, self.options):
+                return True
+            self.in_mesh_order |= error.in_mesh_order
+            return False
+        except InputError:
+            return True
+        finally:
+            self.solve_s += time.perf_counter() - started
+        return True
 
     def has_tried(self, programs: Mapping[str, Program]) -> bool:
         """Whether these were planned, or it was tried."""
@@ -336,9 +404,8 @@ class _Trials:
         if self.found is None:
             raise self._refusal()
         bound = max(0.0, min(self.bound, self.found.bound))
-        timing = Timing(self.build_s, self.solve_s)
-        found = replace(self.found.bounded(bound), timing=timing, orders_left=self.orders_left)
-        return replace(found, in_mesh_order=self.in_mesh_order)
+        left = replace(self.found.bounded(bound), orders_left=self.orders_left, ways_left=self.ways_left)
+        return replace(left, timing=Timing(self.build_s, self.solve_s), in_mesh_order=self.in_mesh_order)
 
     def _refusal(self) -> InputError | Cutoff:
         """Why there is no plan: what was wrong with the first, as far as that is so of all."""

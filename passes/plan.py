@@ -176,6 +176,8 @@ class Plan:
     stand in mesh order (see `passes/layouts/mesh_order.py`), and the bound is one of these. `parts`: the mesh in
     parts that was searched beside that of whole axes, if any was; `mesh` has the parts that the plan takes.
     `orders_left`: in how many combinations of orders of products nothing was planned; the bound is one of these too.
+    `ways_left`: in how many ways of sending tokens once to groups of experts nothing was planned; the bound is not one
+    of these.
     """
 
     mesh: Mesh
@@ -189,6 +191,7 @@ class Plan:
     in_mesh_order: bool = False
     parts: Mesh | None = None
     orders_left: int = 0
+    ways_left: int = 0
 
     def bounded(self, bound: float) -> Plan:
         """The plan with another bound."""

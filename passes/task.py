@@ -24,6 +24,7 @@ from .plan import Cutoff, Objective, Plan, Timing
 from .reader import Reader
 from .search.exact import Prover
 from .search.extract_plan import least_bytes
+from .search.free_sums import free_sums_bytes, with_free_sums
 from .search.gathered import with_gathers
 from .search.graph import Graph, build_graph
 from .search.join_phases import for_each, join_phases
@@ -82,6 +83,20 @@ def task_of(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> Ta
     moves = moves.silent if options.silent else moves
     problem = _problem(graph, moves, network, [] if order else alike, options)
     return Task(programs, bound, mesh, options, order, alike, moves, problem)
+
+
+def without_sums(task: Task, there: Mapping[str, Program]) -> Task:
+    """What bounds all plans of a task whose phases sum by groups of experts, and all of those in which for some masks
+    they do not: in the programs of `there` for none (see `with_free_sums`). Chips have room for the sums besides."""
+    graph, options, beside = task.problem.graph, task.options, 0.0
+    for phase in task.phases:
+        pair, calls = (task.programs[phase.name], there[phase.name]), phase.calls if len(task.phases) > 1 else 1
+        graph = with_free_sums(graph, *pair, phase, calls, task.mesh, options.hardware)
+        beside += free_sums_bytes(graph, *pair, phase)
+    timed = options.objective is not Objective.COMMUNICATION
+    prices = [node.seconds for node in graph.nodes] if timed else task.problem.prices
+    room = replace(options, capacity_bytes=options.capacity + beside, stored_bytes=options.most_stored)
+    return replace(task, options=room, problem=replace(task.problem, graph=graph, prices=prices))
 
 
 def planned(task: Task, below: float) -> Plan:

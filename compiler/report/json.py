@@ -78,6 +78,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "status": None if plan.outcome is None else compiled.plan.outcome.value,
         "in_mesh_order": compiled.plan.in_mesh_order,
         "orders_left": compiled.plan.orders_left,
+        "ways_left": compiled.plan.ways_left,
         "parts": None if compiled.plan.parts is None else dict(compiled.plan.parts.axes),
         **_priced(compiled),
         "gap": plan.gap,

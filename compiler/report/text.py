@@ -268,9 +268,16 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
             yield f"  parts      axes were split as far as {plan.parts}"
         if plan.orders_left:
             yield f"  orders     of products: {plan.orders_left:,} combinations were bounded, but not planned"
+        yield from _ways_left(plan)
     if waiting_s := compiled.estimate.totals().waiting_s:
         yield f"  waiting    {time_text(waiting_s)} for the host, which the objective leaves out"
     yield from _overlap(compiled)
+
+
+def _ways_left(plan: Plan) -> Iterator[str]:
+    if count := plan.ways_left:
+        ways = "1 way was not looked at" if count == 1 else f"{count:,} ways were not looked at"
+        yield f"  sending    of tokens once to groups, and back from each expert: {ways}"
 
 
 def status_text(plan: Plan) -> str:
@@ -412,6 +419,7 @@ def _together(compiled: Compilation) -> Iterator[str]:
     yield f"  status     {status_text(plan)}"
     if plan.parts:
         yield f"  parts      axes were split as far as {plan.parts}"
+    yield from _ways_left(plan)
 
 
 def _counted_s(one: CompiledPhase) -> float:
@@ -459,6 +467,7 @@ def together_data(compiled: Compilation) -> Data:
         "status": plan.outcome.value,
         "in_mesh_order": plan.in_mesh_order,
         "orders_left": plan.orders_left,
+        "ways_left": plan.ways_left,
         "calls": {phase.phase: program.phase(phase.phase).calls for phase in plan.phases},
         "handovers": [{"before": h.before, "after": h.after, "seconds": h.price} for h in plan.handovers],
     }

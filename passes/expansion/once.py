@@ -7,8 +7,9 @@ is sent, or every chip has one expert, nothing is gained.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from ...ir.choices import with_choices
 from ...ir.chosen import Chosen
@@ -18,16 +19,35 @@ from ...ir.program import Choose, Einsum, Op, Program, Reduce, Value
 Indices = tuple[str, ...]
 
 
+class Way(Enum):
+    """How tokens go to the experts that a mask chooses, and their results come back: to each and from each, once to
+    each group and back from each expert, or once to each group and its sum back."""
+
+    EACH = "each"
+    THERE = "there"
+    BOTH = "both"
+
+
+Ways = Mapping[str, Way]  # by mask; those that are left out go to each
+
+
 @dataclass
 class _Writer:
-    """A program in the making. `blocks`: by mask, what says of which of its blocks an entry is kept; `added`: new
-    values. `entered`: masks of which something goes to blocks."""
+    """A program in the making, of masks in `ways`; None: of all, once both ways. `padded`: dims that are, or that say
+    how far others are. `blocks`: by mask, what says of which of its blocks an entry is kept; `added`: new values.
+    `entered`, `left`: masks of which something goes to blocks, or comes back from them."""
 
     values: dict[str, Value]
     sizes: Mapping[str, int]
+    padded: Set[str]
+    ways: Ways | None
     blocks: dict[str, str] = field(default_factory=dict)
     added: dict[str, Value] = field(default_factory=dict)
     entered: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+    def _way(self, mask: str) -> Way:
+        return Way.BOTH if self.ways is None else self.ways.get(mask, Way.EACH)
 
     def written(self, op: Op) -> list[Op]:
         """An op, with what goes to experts going to their groups first."""
@@ -41,7 +61,7 @@ class _Writer:
     def _grouped(self, mask: str) -> Chosen | None:
         """How a mask is chosen whose tokens have fewer blocks than entries, as is expected."""
         [one] = self.values[mask].chosen or (None,)
-        if one is None or len(one.over) < 2:
+        if one is None or len(one.over) < 2 or self.padded & set(one.over) or self._way(mask) is Way.EACH:
             return None
         first = _of_blocks(one)
         if first is None or first.share(self._size) * self._size(first.over[0]) >= one.keep:
@@ -97,9 +117,12 @@ class _Writer:
             if entry is None or not set(op.indices[n]) - {*entry[1], *entry[2]}:
                 continue
             mask, per, over = entry
-            if mask not in self.entered or set(over) & set(op.output) or not set(per) < set(op.output):
+            if mask not in self.entered or self._way(mask) is not Way.BOTH:
+                continue
+            if set(over) & set(op.output) or not set(per) < set(op.output):
                 continue
             value, group = self.values[op.result], self.values[op.operands[n]].dims[op.indices[n].index(over[0])]
+            self.left.add(mask)
             sums = self._new(f"{op.result}.sums", (*value.dims, group), value)
             return [
                 replace(op, result=sums, output=(*op.output, over[0])),
@@ -122,15 +145,28 @@ def _of_blocks(one: Chosen) -> Chosen | None:
     return one.renamed({d: d for d in (*one.per, one.over[0])})
 
 
-def sent_once(program: Program, phase: str) -> Program | None:
-    """The program with tokens going to groups of experts before they go to experts; None where no mask chooses along
-    several dims, the first of groups, or as many groups as experts are expected in a phase."""
-    padded = {dim for pair in program.padding for dim in pair}
-    values = program.table()
-    if any(padded & set(one.over) for value in values.values() for one in value.chosen):
-        return None
-    writer = _Writer(dict(values), dict(program.phase(phase).sizes))
+def ways_of(program: Program, phase: str) -> dict[str, tuple[Way, ...]]:
+    """The masks of a program of which something may go to groups of experts first, each with its ways, that to each
+    expert first: those that choose along several dims, the first of groups, of which none is padded and as many groups
+    as experts are not expected in a phase."""
+    writer = _writer(program, phase, None)
+    rewritten(program.body, writer.written)
+    ways = {mask: (Way.EACH, Way.THERE, *([Way.BOTH] if mask in writer.left else [])) for mask in writer.blocks}
+    return {mask: own for mask, own in ways.items() if mask in writer.entered}
+
+
+def sent_once(program: Program, phase: str, ways: Ways | None = None) -> Program | None:
+    """The program with tokens going to groups of experts before they go to experts, and back, as `ways` has it; None
+    has it for all masks that may, in all that they may. None where no mask may or does (see `ways_of`)."""
+    if ways is None:
+        ways = {mask: own[-1] for mask, own in ways_of(program, phase).items()}
+    writer = _writer(program, phase, ways)
     body = rewritten(program.body, writer.written)
     if not writer.entered:
         return None
     return with_choices(replace(program, values=(*program.values, *writer.added.values()), body=body))
+
+
+def _writer(program: Program, phase: str, ways: Ways | None) -> _Writer:
+    padded = {dim for pair in program.padding for dim in pair}
+    return _Writer(program.table(), dict(program.phase(phase).sizes), padded, ways)

@@ -227,11 +227,8 @@ class _Builder:
         makes = table.result_rows(self.space(op.result))
         keep = np.flatnonzero(np.stack([*reads, makes]).min(axis=0) >= 0)
         table = table.take(keep)
-        local = {i: self.mean[i] / table.ways[:, s] for s, i in enumerate(sig.indices)}
-        whole = self.mean.__getitem__
-        share = run_share(self.shown.get(op.result), local.__getitem__, whole)
-        done = work(op, sig, self.values, self.launches[op.result], local.__getitem__, whole, share)
-        seconds = times * np.broadcast_to(self.hardware.work_s(done), len(table))
+        shown, launch = self.shown.get(op.result), self.launches[op.result]
+        seconds = times * seconds_of(op, table, self.values, self.mean, launch, self.hardware, shown)
         stored, stored_bytes = None, None
         for k, use in enumerate(sig.uses):
             if k == sig.tied:
@@ -251,6 +248,24 @@ class _Builder:
 
 def _share(numbers: Array | Floats) -> Floats:
     return np.asarray(numbers / max(1, numbers.max(initial=0)), dtype=np.float64)
+
+
+def seconds_of(
+    op: Op,
+    table: StrategyTable,
+    values: Mapping[str, Value],
+    mean: Mapping[str, int],
+    launch: Launch,
+    hardware: Hardware,
+    seen: Shown | None = None,
+) -> Floats:
+    """What an op takes in each strategy of a table, which splits all indices of the op, once, in seconds. `mean`: the
+    sizes at which ops are timed; `seen`: what masks show of it. Shape [rows of the table]."""
+    local = {i: mean[i] / table.ways[:, s] for s, i in enumerate(table.signature.indices)}
+    whole = mean.__getitem__
+    share = run_share(seen, local.__getitem__, whole)
+    done = work(op, signature(op, values), values, launch, local.__getitem__, whole, share)
+    return np.broadcast_to(np.asarray(hardware.work_s(done), dtype=np.float64), len(table))
 
 
 def build_graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -25,12 +26,12 @@ from escc.cost.hardware import Convention, Hardware, Protocols, Switch
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
-from escc.ir.program import walk
+from escc.ir.program import Program, walk
 from escc.ir.spmd import Move, SpmdProgram
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.choose import choose
-from escc.passes.expansion.once import sent_once
+from escc.passes.expansion.once import sent_once, ways_of
 from escc.passes.lower.insert import insert
 from escc.passes.options import Options
 
@@ -81,17 +82,22 @@ def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckRep
         return math.inf, None, None
     assert plan.phases[0].gap <= RELATIVE
     (spmd,) = insert(plan)
-    once = sent_once(case.program, "main")
-    verify(spmd, once if once and once.table().keys() <= spmd.table().keys() else case.program)
+    planned = [one for one in written(case.program) if one.table().keys() <= spmd.table().keys()]
+    verify(spmd, max(planned, key=lambda one: len(one.values)))
     return plan.phases[0].price, spmd, check(case.program, spmd, predict, seed)
+
+
+def written(program: Program) -> list[Program]:
+    """The program as it is, and as it may be written with tokens that go once to groups of experts."""
+    masks = ways_of(program, "main")
+    every = (dict(zip(masks, ways, strict=True)) for ways in itertools.product(*masks.values()))
+    return [program, *(once for ways in every if (once := sent_once(program, "main", ways)) is not None)]
 
 
 def compare(case: Case, seed: int) -> str:
     """The search against the judge, of tokens that go to experts or once to groups of them, and its plan against the
     reference; the plan's text."""
-    least, once = optimum(case), sent_once(case.program, "main")
-    if once is not None and {pin.value for pin in pins(case)} <= once.table().keys():
-        least = min(least, optimum(replace(case, program=once)))
+    least = min(optimum(replace(case, program=one)) for one in written(case.program))
     found, spmd, report = searched(case, seed)
     context = f"seed {seed}, {case.label}, mesh {case.mesh}, capacity {case.capacity_bytes}"
     assert found == pytest.approx(least, rel=RELATIVE, abs=ABSOLUTE_S), context

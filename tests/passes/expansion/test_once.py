@@ -8,7 +8,7 @@ import pytest
 from escc.compiler.plan.pipeline import parse
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.ir.program import Einsum, Reduce, walk
-from escc.passes.expansion.once import sent_once
+from escc.passes.expansion.once import Way, sent_once, ways_of
 
 LAYER = """
 dim B = 6, L = 2, E = 5, N = 3, Y = 4, F = 7
@@ -60,6 +60,25 @@ def test_sent_once_it_computes_the_same(way: str) -> None:
     assert [one.over for one in chosen.values()] == [("N",), ("N", "Y"), ("N",)]
 
 
+@pytest.mark.parametrize("way", [Way.THERE, Way.BOTH])
+def test_each_mask_sends_in_its_own_way_and_computes_the_same(way: Way) -> None:
+    dims, layer = LAYER.replace("SENT", SENT).replace("BACK", BACK).split("main")[0].split("block", 1)
+    other = layer.replace("layer", "other").replace("X", "V").replace("keep=3", "keep=2")
+    main = "main(n: f32[B,L,E]) {\n a = repeat 1 layer(n)\n return repeat 1 other(a)\n}\n"
+    program = parse(f"{dims}dim M = 2, Z = 3\ndim V = M * Z\nblock{layer}block{other}{main}")
+    sizes = dict(program.phase("main").sizes)
+    every = (Way.EACH, Way.THERE, Way.BOTH)
+    assert ways_of(program, "main") == {"layer.m": every, "other.m": every}
+    stored = random_stored(program, sizes, 3)
+    expected = run_reference(program, sizes, stored)
+    once = sent_once(program, "main", {"other.m": way})
+    assert once is not None
+    found = run_reference(once, sizes, stored)
+    assert all(np.allclose(found[name], array, rtol=1e-12) for name, array in expected.items())
+    sums = {"other.y.sums"} if way is Way.BOTH else set()
+    assert once.table().keys() - program.table().keys() == {"other.m.blocks", "other.e.sent", *sums}
+
+
 NOT_GAINED = {
     "one expert each": ("keep=3", "keep=1"),
     "experts in no groups": ("X = N * Y", "X = 12"),
@@ -80,3 +99,21 @@ def test_where_nothing_is_gained_nothing_is_written(why: str) -> None:
     else:
         text = text.replace(before, after)
     assert sent_once(parse(text), "main") is None
+
+
+def test_masks_over_padded_dims_leave_others_alone() -> None:
+    layer = LAYER.replace("SENT", SENT).replace("BACK", BACK).replace("Y = 4,", "Y = 4, M = 3 pad 4, Z = 4,")
+    layer = layer.replace("  return n + y + b", PADDED).replace("dim X = N * Y", "dim X = N * Y\ndim V = M * Z")
+    program = parse(layer)
+    assert list(ways_of(program, "main")) == ["layer.m"]
+    once = sent_once(program, "main")
+    assert once is not None and "layer.e.sent" in once.table() and "layer.k.blocks" not in once.table()
+
+
+PADDED = """  param Vr: f32[E,V]
+  param Vi: f32[V,E]
+  q[B,L,V] = n[B,L,E] * Vr[E,V]
+  k = choose(q, over=V, keep=3)
+  g[B,L,V,E] = k[B,L,V] * n[B,L,E]
+  z[B,L,E] = g[B,L,V,E] * Vi[V,E]
+  return n + y + b + z"""

@@ -274,6 +274,11 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
     yield from _overlap(compiled)
 
 
+def ways_text(plan: Plan) -> str:
+    """Among which plans one is proven cheapest, where some ways of sending tokens to experts were not looked at."""
+    return " in the ways of sending that were looked at" if plan.ways_left else ""
+
+
 def _ways_left(plan: Plan) -> Iterator[str]:
     if count := plan.ways_left:
         ways = "1 way was not looked at" if count == 1 else f"{count:,} ways were not looked at"
@@ -283,7 +288,7 @@ def _ways_left(plan: Plan) -> Iterator[str]:
 def status_text(plan: Plan) -> str:
     """What is proven of a plan, and of which plans."""
     proven = Outcome.of(plan.gap) is Outcome.OPTIMAL
-    among = "" if plan.parts or not plan.mesh.divisible else " on whole axes"
+    among = ("" if plan.parts or not plan.mesh.divisible else " on whole axes") + ways_text(plan)
     if plan.in_mesh_order:
         best = "cheapest, within a gap of 1e-9," if proven else f"within {share_text(plan.gap)} of the cheapest"
         return f"feasible: {best} among layouts{among} in mesh order"

@@ -17,7 +17,7 @@ from ...text.terminal import gap_text, time_text
 from ..compare import Comparison
 from ..explain import Explanation, Line, rates_of
 from ..explain_text import FORMS, Explained, sentence
-from ..text import OBJECTIVES
+from ..text import OBJECTIVES, ways_text
 from .mesh_drawing import MeshDrawing, draw_mesh
 from .tensors import Tensor, interest, tensors_of
 from .timeline import Resource, Track, resource_of, tracks
@@ -107,7 +107,7 @@ def _figures(compiled: CompiledPhase) -> Iterator[tuple[str, str]]:
     if compiled.together:
         yield "proof", "of all phases together"
     else:
-        limited = " among layouts in mesh order" if compiled.plan.in_mesh_order else ""
+        limited = (" among layouts in mesh order" if compiled.plan.in_mesh_order else "") + ways_text(compiled.plan)
         yield "proof", proof(compiled.plan.gap, bool(compiled.estimate.loops), limited)
 
 

@@ -27,7 +27,7 @@ from ...text.terminal import LAYOUT, count_text, time_text
 from ..explain_text import Explained, explained_phase
 from ..schedule import split_remarks, step_remarks
 from ..served_stream import ServedStream
-from ..text import objective_text
+from ..text import objective_text, ways_text
 from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
 from .pipeline import draw_pipeline
@@ -54,7 +54,10 @@ def plan_page(
     proofs = []
     if compiled.together:
         looped = any(one.estimate.loops for one in compiled)
-        proofs = [("objective", f"{objective_text(plan)}, all phases"), ("proof", proof(plan.gap, looped))]
+        proofs = [
+            ("objective", f"{objective_text(plan)}, all phases"),
+            ("proof", proof(plan.gap, looped, ways_text(plan))),
+        ]
     return render(
         "plan.html",
         title=f"{spmd.name} on {spmd.mesh}",

@@ -43,7 +43,8 @@ def _dims_of_parameters(program: Program, values: Mapping[str, Value]) -> set[st
     """The dims that parameters have, but those that are of tables alone which are only added or multiplied, element by
     element, to what has all of their dims, where such a table has a dim of another parameter, too."""
     params = {stored.value for stored in stored_in(program.body, Kind.PARAM)}
-    added = {name for name in params if len(values[name].dims) > 1} - _reduced(program, values, params)
+    read = {name for placed in walk(program.body) if not isinstance(placed.item, Stored) for name in reads(placed.item)}
+    added = {name for name in params & read if len(values[name].dims) > 1} - _reduced(program, values, params)
     own = {dim for name in params - added for dim in values[name].dims}
     return own | {dim for name in added if not own & {*values[name].dims} for dim in values[name].dims}
 

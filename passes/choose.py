@@ -187,14 +187,19 @@ def _plan_sending(trials: _Trials, orders: Combinations) -> None:
             if trials.may_all_be(programs, first):
                 trials.plan_ways(programs)
         return
-    trials.leave(_least_of_all(trials, orders))
-    looked_at, best = 0, dict[str, Program]()
+    plain, looked_at, best = best, 0, dict[str, Program]()
     while looked_at < MOST_SENDING and trials.programs != best:
         best = dict(trials.programs)
         for programs in itertools.islice(trials.moves(best), MOST_SENDING - looked_at):
             looked_at += 1
             if not trials.has_tried(programs) and trials.may_pay(programs):
                 trials.plan(programs)
+    if trials.options.objective is Objective.MEMORY and len(plain) == 1:
+        return  # what is proven are bytes that are stored, which do not hang on how tokens are sent
+    if orders.count == 1 and count <= MOST_BOUNDED:
+        trials.leave(min(trials.least_of_ways(programs) for programs in trials.ways(plain)))
+    else:
+        trials.leave(_least_of_all(trials, orders))
 
 
 @dataclass
@@ -310,8 +315,7 @@ class _Trials:
         """Plan phases that send once all that some masks may, and with results of some of these that come back from
         each expert. They are bounded together first, unless the cheapest plan so far is one of them. Of a large problem
         only what goes on from the cheapest plan is looked at, and said of the rest that it is left out."""
-        each = [some.finer(one) if (some := self._of(one)) else [one] for one in programs.values()]
-        finer = [dict(zip(programs, picks, strict=True)) for picks in itertools.product(*each)]
+        finer = self._finer(programs)
         if self.columns > LARGE:
             if not self.has_tried(programs) and self.may_pay(programs):
                 self.plan(programs)
@@ -324,6 +328,25 @@ class _Trials:
         for one in finer:
             if not self.has_tried(one) and self.may_pay(one):
                 self.plan(one)
+
+    def least_of_ways(self, programs: Mapping[str, Program]) -> float:
+        """What all plans of phases cost at the least that send once all that some masks may, and of those with results
+        of some of these that come back from each expert; infinite where all that there are were planned."""
+        finer = self._finer(programs)
+        if len(finer) == 1:
+            return math.inf if self.has_tried(programs) else self.least(programs)
+        try:
+            return least_price(without_sums(self._task(programs), finer[-1]).problem)
+        except InputError as error:
+            self.too_large |= isinstance(error, TooLarge)
+            return math.inf
+        finally:
+            self._tasks.pop(_key(programs), None)
+
+    def _finer(self, programs: Mapping[str, Program]) -> list[dict[str, Program]]:
+        """Phases as they are, and with results of some masks that come back from each expert; of all comes last."""
+        each = [some.finer(one) if (some := self._of(one)) else [one] for one in programs.values()]
+        return [dict(zip(programs, picks, strict=True)) for picks in itertools.product(*each)]
 
     def _may_any(self, finer: Sequence[Mapping[str, Program]]) -> bool:
         """Whether of phases with sums by groups, which come first, and without some or, last, all of them, any may be

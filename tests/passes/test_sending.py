@@ -121,3 +121,15 @@ def test_ways_that_are_not_looked_at_in_a_large_problem_are_said(monkeypatch: py
     assert "optimal on whole axes in the ways of sending that were looked at: proven within a gap of 1e-9" in report(
         one
     )
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_more_ways_than_are_planned_are_bounded_each(objective: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "LARGE", 0)
+    monkeypatch.setattr(choosing, "MOST_SENDING_OF_LARGE", 1)
+    program, mesh, options = one_kind()
+    options = replace(options, objective=objective)
+    prices = [alone(one, mesh, options).price for one in (program, *(each for _, each in by_hand(program)))]
+    found = choose(program, "main", mesh, options)
+    assert found.bound <= min(prices) * (1 + 1e-9) <= found.price * (1 + 1e-9)
+    assert found.bound >= 0.8 * min(prices), "what ops take whatever is sent is no bound to speak of"

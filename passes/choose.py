@@ -194,8 +194,6 @@ def _plan_sending(trials: _Trials, orders: Combinations) -> None:
             looked_at += 1
             if not trials.has_tried(programs) and trials.may_pay(programs):
                 trials.plan(programs)
-    if trials.options.objective is Objective.MEMORY and len(plain) == 1:
-        return  # what is proven are bytes that are stored, which do not hang on how tokens are sent
     if orders.count == 1 and count <= MOST_BOUNDED:
         trials.leave(min(trials.least_of_ways(programs) for programs in trials.ways(plain)))
     else:
@@ -279,7 +277,10 @@ class _Trials:
         return found
 
     def leave(self, least: float) -> None:
-        """Count what is not planned, of which it is known what all plans cost at the least."""
+        """Count what is not planned, of which it is known what all plans cost at the least. Where the bytes that one
+        phase stores are minimised, these are as few in all programs of it, whatever they take."""
+        if self.options.objective is Objective.MEMORY and len(self.programs) == 1:
+            return
         if least < (self.options.below if self.found is None else self.found.price):
             self.bound = min(self.bound, least)
 

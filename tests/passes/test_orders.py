@@ -29,7 +29,7 @@ from escc.passes.expansion.combinations import Combinations
 from escc.passes.expansion.orders import in_order
 from escc.passes.layouts.space import too_large
 from escc.passes.options import Options
-from escc.passes.plan import Cutoff, NoPlan, Outcome, Plan
+from escc.passes.plan import Cutoff, NoPlan, Objective, Outcome, Plan
 
 OPTIONS = Options(Hardware.of_paper("tpu-v4"))
 SMALL = {"E": 32, "F": 32, "Q": 16, "U": 16, "V": 32, "H": 8, "A": 16, "C": 32, "R": 8, "T": 16, "S": 16}
@@ -233,6 +233,19 @@ def test_of_too_many_combinations_those_that_are_not_planned_are_in_the_bound(mo
     assert coarse.outcome is Outcome.FEASIBLE and coarse.price == plan.price
     assert 0.1 * least < coarse.bound < plan.bound <= least * (1 + 1e-9)
     assert coarse.bound == Combinations(several(sizes, (0,) * 3, shared=False), ["main"]).least_s(mesh, H100.hardware)
+
+
+@pytest.mark.parametrize("most_bounded", [4, 64])
+def test_bytes_that_one_phase_stores_are_as_few_in_all_orders(
+    monkeypatch: pytest.MonkeyPatch, most_bounded: int
+) -> None:
+    monkeypatch.setattr(choose_module, "MOST_ORDERS", 3)
+    monkeypatch.setattr(choose_module, "MOST_BOUNDED", most_bounded)
+    options = replace(H100, objective=Objective.MEMORY)
+    program = several((512, 512, 4096, 4096), (0,) * 3, shared=False)
+    [one] = compile_phases(program, ("main",), Mesh.parse("q=8"), options)
+    assert one.plan.orders_left == 5 and one.plan.outcome is Outcome.OPTIMAL
+    assert one.plan.bound == one.plan.price == sum(size for _, size in one.estimate.stored_bytes)
 
 
 def test_orders_that_are_too_large_for_a_search_are_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

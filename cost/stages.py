@@ -58,6 +58,14 @@ class Rounds:
         seconds = np.array(stages_s)
         return tuple(self.seconds(each, slowest, lambda *two: max(two, key=lambda one: one.astype(float) @ seconds)))
 
+    def ends(self, together: float, slowest: float) -> tuple[int, int]:
+        """How often the seconds of any stage count in those of all calls, and how often those of the slowest, where
+        stages take so long together; where they take others, that is no more than theirs."""
+        m, again = self.micro_batches, self.calls - 1
+        if self.wait and together > m * slowest:
+            return 1 + again, m + again
+        return 1, m * self.calls
+
     def weight(self, stages: int) -> int:
         """The seconds of all calls, in seconds of one stage, where all take the same."""
         return int(self.seconds(stages, 1))

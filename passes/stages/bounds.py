@@ -16,10 +16,10 @@ from itertools import accumulate, combinations, pairwise, product
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
 from ...cost.streams import least_fetched_s, least_stored_bytes
-from ...ir.dataflow import appends
+from ...ir.dataflow import appends, defined
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Program, Repeat, stored_in
+from ...ir.program import Pin, Program, Repeat, stored_in
 from ..choose import choose
 from ..least_held import least_live_bytes, may_fit
 from ..options import Options
@@ -30,16 +30,17 @@ ROUNDING = 1e-9  # relative: of sums of bytes
 FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
 EachLayer = tuple[tuple[int, float], ...]  # how many layers of a kind there are, and what one takes at the least
 Turns = tuple[str, int]  # a phase, and its micro-batches
+Counted = tuple[tuple[str, int, int], ...]  # phases, their micro-batches, and how often each counts
 
 
 @dataclass
 class Known:
     """What was found of layers, and of what stands around them, which programs that stream other layers share.
-    `layers`: what they take, by rounds and what one may store; `live`: the bytes that one of each repeat holds beside
+    `layers`: what they take, by phases and what one may store; `live`: the bytes that one of each repeat holds beside
     what is stored; `around`: seconds of what runs outside of repeats, by its program; `begun`: the work (`Work.read`)
     before any stages were planned."""
 
-    layers: dict[tuple[tuple[tuple[str, Rounds], ...], float], EachLayer] = field(default_factory=dict)
+    layers: dict[tuple[Counted, float], EachLayer] = field(default_factory=dict)
     live: dict[Turns, dict[str, float]] = field(default_factory=dict)
     around: dict[tuple[Turns, Program], float] = field(default_factory=dict)
     begun: float | None = None
@@ -174,6 +175,10 @@ class Bounds:
         turns = ((phase, each.micro_batches) for phase, each in split.rounds)
         return max(sum(self._held_bytes(self.program, of, self.ways, max)) for of in turns)
 
+    def stage_bytes(self, program: Program, turns: Turns) -> float:
+        """What a chip of a stage holds at the least."""
+        return sum(self._held_bytes(program, turns, 1, max))
+
     def _held_bytes(
         self, program: Program, turns: Turns, stages: int, most: Callable[[list[float]], float]
     ) -> tuple[float, float]:
@@ -201,11 +206,11 @@ class Bounds:
         outside = without_layers(program)
         if outside is None:
             return 0.0
-        if (turns, outside) not in self.known.around:
+        own = self._in_turns(outside, turns)
+        if (turns, own) not in self.known.around:
             free = replace(self.options, capacity_bytes=math.inf, stored_bytes=math.inf, pins=())
-            plan = choose(self._in_turns(outside, turns), [turns[0]], self.inner, free)
-            self.known.around[turns, outside] = plan.least
-        return self.known.around[turns, outside]
+            self.known.around[turns, own] = choose(own, [turns[0]], self.inner, free).least
+        return self.known.around[turns, own]
 
     def handed_s(self, stage: Stage, turns: Turns) -> float:
         """What a micro-batch takes at the least for what a stage hands on, split over all of its chips."""
@@ -215,6 +220,12 @@ class Bounds:
             whole = 0.0 if value.chosen else math.prod(sizes[d] for d in value.dims) * value.dtype.bits / 8
             seconds += self.passing.seconds(whole / self.inner.chips)
         return seconds
+
+    def alone_s(self, stage: Stage, turns: Turns) -> float:
+        """What a micro-batch takes at the least in a stage, however much that holds."""
+        passing = replace(self.passing, values=frozenset(stage.passed))
+        free = replace(self.options, capacity_bytes=math.inf, stored_bytes=math.inf, pins=(), passing=passing)
+        return choose(self._in_turns(stage.program, turns), [turns[0]], self.inner, free).least
 
     def handing_s(self, turns: Turns) -> float:
         """What a micro-batch takes at the least for what all stages hand on, wherever layers are divided."""
@@ -240,9 +251,9 @@ class Bounds:
         """What a pipeline takes at the least for its layers and for what is no part of them. Some stage has the mean of
         it; of one phase it is known, too, that some stage has as many whole layers.
 
-        A layer is planned by itself. Where all layers are alike it has its part of what the smallest stage may store.
+        A layer is planned by itself.
         """
-        layers, several = self.each_layer(rounds), len(rounds) > 1
+        layers, several = self.each_layer(rounds, 1), len(rounds) > 1
         together = math.fsum(count * seconds for count, seconds in layers)
         together += math.fsum(
             (each.weight(self.ways) if several else 1) * self.beside_s((phase, each.micro_batches))
@@ -250,26 +261,42 @@ class Bounds:
         )
         if several:  # of all calls, weighted as of even stages
             return together / self.ways
-        largest = -(-self.layers // self.ways) * min(seconds for _, seconds in layers)
+        even = self.each_layer(rounds, self.layers_of_stages[-1])
+        largest = -(-self.layers // self.ways) * min(seconds for _, seconds in even)
         return float(rounds[0][1].seconds(together, max(together / self.ways, largest)))
 
-    def each_layer(self, rounds: tuple[tuple[str, Rounds], ...]) -> tuple[tuple[int, float], ...]:
-        """How many layers of each kind there are, and what one takes at the least."""
+    @property
+    def layers_of_stages(self) -> tuple[int, ...]:
+        """Of how many layers in a stage, or more, it is asked what one takes: of any, and of an even part of many."""
+        return (1,) if self.few else (1, self.layers // self.ways)
+
+    def each_layer(self, rounds: tuple[tuple[str, Rounds], ...], fewest: int) -> EachLayer:
+        """As `layers_at`, with phases that count as in a pipeline of even stages."""
+        counted = ((phase, each.micro_batches, each.weight(self.ways)) for phase, each in rounds)
+        return self.layers_at(tuple(counted), fewest)
+
+    def layers_at(self, counted: Counted, fewest: int) -> EachLayer:
+        """How many layers of each kind there are, and what one takes at the least in a stage that has at the `fewest`
+        so many. Where all layers are alike it has its part of what that may store."""
         parts = self.parts
-        fewest = 1 if self.few else self.layers // self.ways
         part = self.options.capacity / fewest if len(parts) == 1 and not self.streams else math.inf
-        if (rounds, part) not in self.known.layers:
-            found = []
+        if (counted, part) not in self.known.layers:
+            found, times = [], {phase: (micro_batches, times) for phase, micro_batches, times in counted}
             for count, layer in parts:
-                free = replace(self.options, capacity_bytes=math.inf, pins=())
-                timed, names = self.timed(layer, rounds), [phase for phase, _ in rounds]
+                free = replace(self.options, capacity_bytes=math.inf, pins=self.pins_inside(layer))
+                timed = turns(layer, self.batch, times)
                 try:
-                    plan = choose(timed, names, self.inner, replace(free, stored_bytes=part))
+                    plan = choose(timed, [*times], self.inner, replace(free, stored_bytes=part))
                 except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
-                    plan = choose(timed, names, self.inner, free)
+                    plan = choose(timed, [*times], self.inner, free)
                 found.append((count, plan.least))
-            self.known.layers[rounds, part] = tuple(found)
-        return self.known.layers[rounds, part]
+            self.known.layers[counted, part] = tuple(found)
+        return self.known.layers[counted, part]
+
+    def pins_inside(self, layer: Program) -> tuple[Pin, ...]:
+        """The pins that hold in every repetition of a layer: those of what is handed to it would be paid for each."""
+        inside = {name for item in layer.body.items if isinstance(item, Repeat) for name in defined(item.body)}
+        return tuple(one for one in self.options.pins if one.value in inside and (one.op is None or one.op in inside))
 
     def fetched_s(self, program: Program, of: Turns) -> float:
         """What a micro-batch waits at the least for what comes to the chips of one stage at a time, and goes back."""
@@ -299,11 +326,12 @@ class Bounds:
         found = {}
         for phase, each in split.rounds:
             of = phase, each.micro_batches
-            layer_s = min(seconds for _, seconds in self.each_layer(((phase, each),)))
+            each_s = [seconds for _, seconds in self.each_layer(((phase, each),), 1)]
+            layer_s = dict(zip(self.repeats, each_s, strict=True))
             found[phase] = [
                 self.around_s(one.program, of)
                 + self.handed_s(one, of)
-                + max(one.layers * layer_s, self.fetched_s(one.program, of) if streams else 0.0)
+                + max(_of_layers(one, layer_s), self.fetched_s(one.program, of) if streams else 0.0)
                 for one in stages
             ]
         return found
@@ -316,3 +344,9 @@ class Bounds:
     def computing_s(self, split: Split) -> float:
         """What a pipeline takes at the least for each phase by itself."""
         return math.fsum(self.layers_s((one,)) for one in split.rounds)
+
+
+def _of_layers(stage: Stage, layer_s: Mapping[str, float]) -> float:
+    """What the layers of a stage take together; `layer_s`: one of each repeat."""
+    repeats = (item for item in stage.program.body.items if isinstance(item, Repeat))
+    return math.fsum(item.count * layer_s[item.name] for item in repeats)

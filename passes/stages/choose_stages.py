@@ -4,10 +4,9 @@ Every stage has the chips at one place of the axis. What is minimised is the tim
 `cost.stages`. Micro-batches are tried in the order of what they take at the least, up to where that is more than what
 has been found; those that take much work wait until all others had as much. For each the stages are planned by the
 search that plans whole programs, with phases weighted in each by what they count for there, more in the slowest; layers
-are moved between stages as long as that helps, and what is passed on lies in the layouts that are cheapest among those
-that the stages would have by themselves. The bound holds for all micro-batches and layouts, also for those that differ
-from boundary to boundary, and for layers divided as evenly as they can be, or as the plan has them; of few layers for
-all divisions.
+are divided as promises most by what is known of their stages, and what is passed on lies in the layouts that are
+cheapest among those that the stages would have by themselves. The bound holds for all micro-batches, divisions and
+layouts, also for those that differ from boundary to boundary.
 """
 
 from __future__ import annotations
@@ -18,16 +17,19 @@ from dataclasses import dataclass, field, replace
 
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Program
+from ...ir.program import Program, Repeat
 from ..options import Options
 from ..plan import NoPlan, Objective, Outcome
 from .align import Alignment
 from .bounds import Known, Split
-from .divide import layers_of
+from .divide import divide, layers_of
+from .divisions import Divisions, even
 from .plan_stages import Stages
 from .staged_plan import NoPipeline, SlowPipelines, SlowStages, SplitBound, StagedPlan, TurnOver, refusal
 
 ROUNDING = 1e-12  # relative: of sums of seconds
+MOST_TRIED = 12  # divisions of many layers that are planned for some micro-batches
+Tried = dict[tuple[int, ...], StagedPlan | NoPlan | SlowStages]  # what came of divisions of layers
 MOST_DIVIDED = 60  # ways to divide batches and layers that are looked at closely once one has a pipeline
 
 
@@ -74,40 +76,66 @@ class _Search(Stages):
         was shown before any was found that none takes less than `below`."""
         return _Looks(self, splits, below).run()
 
-    def divided(self, split: Split, most: float) -> StagedPlan:
+    def divided(self, split: Split, most: float) -> tuple[StagedPlan, float]:
         """The best division of many layers that is found for some micro-batches, values passed on in any layouts, with
-        a bound of that division. Raises NoPlan where none fits, SlowStages where none takes less than `most`."""
-        each, more = divmod(self.layers, self.ways)
-        inner_first = sorted(range(self.ways), key=lambda n: (n in (0, self.ways - 1), n))
-        layers = [each + (inner_first.index(n) < more) for n in range(self.ways)]
-        best = self.at(split, tuple(layers), most=most)
-        while True:
-            moved = self.moved(split, best, most)
-            if moved is None or moved.price >= best.price:
-                return best
-            best = moved
+        a bound of that division, and one of all. Raises NoPlan where none of those that were tried fits, SlowStages
+        where none takes less than `most`.
 
-    def moved(self, split: Split, plan: StagedPlan, most: float) -> StagedPlan | None:
-        """The plan with one layer of the slowest stage in the quickest one; None where that is no gain, or where it is
-        expected to take `most` even so."""
-        seconds = {phase: [one.seconds(phase) for one in plan.stages] for phase, _ in split.rounds}
-        busy = [
-            math.fsum(r.weight(self.ways) * seconds[phase][n] for phase, r in split.rounds) for n in range(self.ways)
-        ]
-        slow, quick = busy.index(max(busy)), busy.index(min(busy))
-        layers = [one.stage.layers for one in plan.stages]
-        if layers[slow] == 1:
-            return None
-        for each in seconds.values():
-            layer_s = each[slow] / layers[slow]
-            each[slow], each[quick] = each[slow] - layer_s, each[quick] + layer_s
-        if split.seconds(seconds) >= min(plan.price * (1 - ROUNDING), most):
-            return None
-        layers[slow], layers[quick] = layers[slow] - 1, layers[quick] + 1
-        try:
-            return self.at(split, tuple(layers), most=plan.price)
-        except (NoPlan, SlowStages):
-            return None
+        The most promising is planned; what that takes says which promises most of the others.
+        """
+        divisions, tried = Divisions(self, split), Tried()
+        best: StagedPlan | None = None
+        below = most
+        while len(tried) < MOST_TRIED and (layers := self.promising(divisions, tried, best, below)) is not None:
+            try:
+                plan = self.at(split, layers, most=below)
+            except (NoPlan, SlowStages) as error:
+                tried[layers] = error
+                continue
+            tried[layers] = plan
+            divisions.learn(plan)
+            if best is None or plan.price < best.price:
+                best, below = plan, min(below, plan.price * (1 - ROUNDING))
+        if best is not None:
+            if not self.streams and divisions.bound < best.price * (1 - self.options.settings.gap):
+                divisions.plan_ends()
+            return best, divisions.bound
+        full = [error for error in tried.values() if isinstance(error, NoPlan)]
+        slow = [error.bound for error in tried.values() if isinstance(error, SlowStages)]
+        if slow or not full:
+            raise SlowStages(min([divisions.bound, *slow]))
+        raise NoPlan(full[0].diagnostics, Outcome.INFEASIBLE if self.none_fits(split, tried) else Outcome.UNPROVEN)
+
+    def promising(
+        self, divisions: Divisions, tried: Tried, best: StagedPlan | None, below: float
+    ) -> tuple[int, ...] | None:
+        """The division that is to be planned next: as even a one as can be after one of which less was expected. Where
+        none fits, one with a layer of the stage that needs most memory in that which needs least."""
+        last, first = next(reversed(tried), None), even(self.layers, self.ways)
+        if last is not None and first not in tried:
+            return first
+        if last is None or best is not None or not isinstance(tried[last], NoPlan):
+            return divisions.promising(tried, below)
+        turns = [(phase, each.micro_batches) for phase, each in divisions.split.rounds]
+        stages = divide(self.program, last)
+        needed = [max(self.stage_bytes(stage.program, of) for of in turns) for stage in stages]
+        full, roomy = needed.index(max(needed)), needed.index(min(needed))
+        layers = tuple(count - (n == full) + (n == roomy) for n, count in enumerate(last))
+        return None if layers[full] == 0 or layers in tried else layers
+
+    def none_fits(self, split: Split, tried: Tried) -> bool:
+        """Whether no division fits. Some stage has no fewer layers than an even part: where all are alike, and what
+        stands inside of their repeat has no room for so many, that stage has none."""
+        stages = [stage for layers in tried for stage in divide(self.timed(self.program, split.rounds), layers)]
+        inside = (
+            stage
+            for stage in stages
+            if all(isinstance(item, Repeat) for item in stage.program.body.items)
+            and stage.received
+            and stage.passed
+            and stage.layers <= -(-self.layers // self.ways)
+        )
+        return len(self.parts) == 1 and any(self.is_full(stage) for stage in inside)
 
 
 @dataclass(order=True)
@@ -270,10 +298,16 @@ class _Looks:
         search, split = self.search, self.splits[one.split]
         search.turn_ends = search.options.work.read + search.turn
         try:
-            plan = search.at(split, one.layers, most=self.most) if one.layers else search.divided(split, self.most)
+            if one.layers:
+                plan = search.at(split, one.layers, most=self.most)
+                known_s = plan.bound
+            else:
+                plan, every_s = search.divided(split, self.most)
+                known_s = min(plan.bound, every_s)
+                self.closed = min(self.closed, max(one.least, every_s))
         finally:
             search.turn_ends = math.inf
-        self.know(one, plan.bound)
+        self.know(one, known_s)
         aligned = Alignment(search, split, plan)
         least = one.least if plan.bound <= one.least * (1 + ROUNDING) else plan.bound
         planned = replace(one, least=least, looks=3, aligned=aligned)

@@ -190,11 +190,13 @@ def _holds(pin: Pin, there: Collection[str]) -> bool:
 
 def turns(program: Program, batch: str, phases: Mapping[str, tuple[int, int]]) -> Program:
     """The program with phases whose batches take turns: for each phase the micro-batches that its batch, of the dim
-    `batch`, is divided into, and how often it counts. Phases that are not named are left out."""
+    `batch`, is divided into, and how often it counts. Phases that are not named are left out. A batch that is divided
+    already is divided anew, not once more."""
 
     def bound(phase: Phase) -> Phase:
         parts, calls = phases[phase.name]
-        sizes = tuple((dim, size // parts if dim == batch else size) for dim, size in phase.sizes)
+        whole = ((dim, size * phase.micro_batches if dim == batch else size) for dim, size in phase.sizes)
+        sizes = tuple((dim, size // parts if dim == batch else size) for dim, size in whole)
         return replace(phase, sizes=sizes, calls=calls, micro_batches=parts)
 
     return replace(program, phases=tuple(bound(phase) for phase in program.phases if phase.name in phases))

@@ -164,6 +164,11 @@ class Stages(Bounds):
         own[said] = found
         return found
 
+    def is_full(self, stage: Stage) -> bool:
+        """Whether a stage was shown to fit in no layouts."""
+        found = self.full.get(called(stage.program, {}), {}).get((ANY, ANY))
+        return found is not None and found.outcome is Outcome.INFEASIBLE
+
     def known_s(self, program: Program, said: Said) -> float:
         """What a stage takes at the least by what was found with less said at its ends."""
         return max(self._known_s(program, said), default=0.0)
@@ -212,7 +217,9 @@ class Stages(Bounds):
         settings = self.options.settings
         if not self.streams:
             return settings
-        layers_s = math.fsum(count * seconds for count, seconds in self.each_layer(split.rounds))
+        layers_s = math.fsum(
+            count * seconds for count, seconds in self.each_layer(split.rounds, self.layers_of_stages[-1])
+        )
         several = len(split.rounds) > 1
         fetched_s = math.fsum(
             (each.weight(self.ways) if several else 1) * self.fetched_s(self.program, (phase, each.micro_batches))

@@ -1,0 +1,259 @@
+"""Divisions of many layers over stages: what all of them take at the least, and which of them promises most.
+
+What a stage takes is known by where it begins and ends: layer by layer, with what stands outside of repeats there and
+with what it hands on. The quickest of all divisions by the slowest stage, and that by all stages together, are found by
+dynamic programming over the places where one stage ends and the next begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ir.program import Repeat
+from .bounds import Bounds, Counted, Split
+from .divide import Stage, divide
+from .staged_plan import StagedPlan
+
+Floats = NDArray[np.float64]
+Layers = tuple[int, ...]  # how many each stage has
+Expected = dict[str, list[list[float]]]  # for each phase seconds of a stage, by its first place and its last
+ROUNDING = 1e-12  # relative: of sums of seconds
+WORTH = 2e-4  # of the time: for less layers are not divided less evenly
+
+
+class Planned(NamedTuple):
+    """What a stage from a place to a later one takes at the least in a phase, as a plan of it says."""
+
+    phase: str
+    start: int
+    end: int
+    seconds: float
+
+
+@dataclass
+class Divisions:
+    """The divisions of a program's layers with batches divided as `split` says. `known`: of stages that were
+    planned. `more`: for each phase how much more
+    stages took than was expected of those that begin and end alike; `ends`: as its rounds have them."""
+
+    bounds: Bounds
+    split: Split
+    known: list[Planned] = field(default_factory=list)
+    more: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    ends: list[tuple[int, int]] | None = None
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        """Where each place lies: 0 before all, then in turn inside of a repeat and after it."""
+        counts = [item.count for item in self.bounds.program.body.items if isinstance(item, Repeat)]
+        return [0, *(2 * n + 1 + (at == count) for n, count in enumerate(counts) for at in range(1, count + 1))]
+
+    @cached_property
+    def least_s(self) -> dict[str, Floats]:
+        """For each phase what a micro-batch takes at the least in a stage, by its first place and its last. Infinite
+        where there is no layer between them. Shape [layers + 1, layers + 1]."""
+        found = {}
+        for phase, each in self.split.rounds:
+            counted = ((phase, each.micro_batches, each.weight(self.bounds.ways)),)
+            found[phase] = self.beside_s[phase] + self._layers_s(counted)
+        return found
+
+    @cached_property
+    def even_s(self) -> dict[str, Floats]:
+        """As `least_s`, with each layer as in a stage of an even part."""
+        found = {}
+        for phase, each in self.split.rounds:
+            counted = ((phase, each.micro_batches, each.weight(self.bounds.ways)),)
+            upto = self._upto_s(counted, self.bounds.layers_of_stages[-1])
+            found[phase] = self.beside_s[phase] + (upto - upto[:, None])
+        return found
+
+    @cached_property
+    def beside_s(self) -> dict[str, Floats]:
+        """As `least_s`, of what is no part of a layer."""
+        found, kinds, places = {}, np.array(self.kinds), np.arange(len(self.kinds))
+        pairs = {(first, last) for n, first in enumerate(self.kinds) for last in self.kinds[n + 1 :]}
+        stages = {pair: self._one_between(*pair) for pair in sorted(pairs)}
+        for phase, each in self.split.rounds:
+            of, beside = (phase, each.micro_batches), np.zeros((kinds[-1] + 1, kinds[-1] + 1))
+            for pair, stage in stages.items():
+                beside[pair] = self.bounds.around_s(stage.program, of) + self.bounds.handed_s(stage, of)
+            found[phase] = np.where(places > places[:, None], beside[kinds[:, None], kinds], np.inf)
+        return found
+
+    def _layers_s(self, counted: Counted, without: tuple[int, int] = (0, 0)) -> Floats:
+        """As `least_s`, of the layers of phases together, `without` those between two places."""
+        places = np.arange(len(self.kinds))
+        layers_s = np.zeros((len(places), len(places)))
+        for fewest in self.bounds.layers_of_stages:
+            upto = self._upto_s(counted, fewest)
+            more = places - places[:, None] >= fewest
+            own = upto - upto[:, None] - (upto[without[1]] - upto[without[0]])
+            layers_s = np.maximum(layers_s, np.where(more, own, 0.0))
+        return layers_s
+
+    def _upto_s(self, counted: Counted, fewest: int) -> Floats:
+        """What all layers before a place take at the least, in stages of at the `fewest` so many."""
+        layers = self.bounds.layers_at(counted, fewest)
+        return np.array([0.0, *accumulate(seconds for count, seconds in layers for _ in range(count))])
+
+    def _between(self, first: int, last: int) -> tuple[int, int]:
+        """The places of a stage of as few layers as can be that begins at one kind of place and ends at another."""
+        start = max(n for n, kind in enumerate(self.kinds) if kind == first and last in self.kinds[n + 1 :])
+        return start, self.kinds.index(last, start + 1)
+
+    def _one_between(self, first: int, last: int) -> Stage:
+        start, end = self._between(first, last)
+        counts = [start, end - start, len(self.kinds) - 1 - end]
+        return divide(self.bounds.program, [count for count in counts if count])[1 if start else 0]
+
+    def plan_ends(self) -> None:
+        """Know what stages of as few layers as can be take, with what stands around these."""
+        last = self.kinds[-1]
+        pairs = {(first, end) for n, first in enumerate(self.kinds) for end in self.kinds[n + 1 :]}
+        few = [(first, end) for first, end in sorted(pairs) if self.bounds.ways > 2 or (first == 0) != (end == last)]
+        for (phase, each), pair in product(self.split.rounds, few):
+            seconds = self.bounds.alone_s(self._one_between(*pair), (phase, each.micro_batches))
+            self.known.append(Planned(phase, *self._between(*pair), seconds))
+
+    @property
+    def bound(self) -> float:
+        """What all divisions take at the least: each phase by itself, or all as those count that were planned."""
+        ways, apart = self.bounds.ways, 0.0
+        for phase, rounds in self.split.rounds:
+            least = self.known_s(phase)
+            apart += float(rounds.seconds(_best(least, ways, np.add)[0], _best(least, ways, np.maximum)[0]))
+        return max(apart, self._together_s()) * (1 - ROUNDING)
+
+    def _together_s(self) -> float:
+        """What all divisions take at the least with phases counted as stages that were planned have it: in all stages,
+        and how much more in the one that is the slowest in all phases; which is no more than they take."""
+        if self.ends is None or len(self.split.rounds) == 1:
+            return 0.0
+        every, slowest = (self._counted_s([pair[n] for pair in self.ends]) for n in (0, 1))
+        more = np.where(np.isfinite(every), slowest, 0.0) - np.where(np.isfinite(every), every, 0.0)
+        more = np.where(np.isfinite(every), more, np.inf)
+        return _best(every, self.bounds.ways, np.add)[0] + _best(more, self.bounds.ways, np.maximum)[0]
+
+    def _counted_s(self, times: Sequence[int]) -> Floats:
+        """As `least_s`, of phases together that count so many `times`."""
+        counted = zip(self.split.rounds, times, strict=True)
+        layers_s = self._layers_s(tuple((phase, each.micro_batches, n) for (phase, each), n in counted))
+        return layers_s + sum(n * self.beside_s[phase] for (phase, _), n in zip(self.split.rounds, times, strict=True))
+
+    def known_s(self, phase: str) -> Floats:
+        """`least_s`, and what plans of stages say of those of more layers: without these they cost no less than that,
+        and each of these takes what it does at the least by itself."""
+        least, kinds, places = self.least_s[phase], np.array(self.kinds), np.arange(len(self.kinds))
+        rounds = dict(self.split.rounds)[phase]
+        counted = ((phase, rounds.micro_batches, rounds.weight(self.bounds.ways)),)
+        for _, start, end, seconds in (one for one in self.known if one.phase == phase):
+            alike = (kinds[:, None] == kinds[start]) & (kinds == kinds[end])
+            if kinds[start] == kinds[end]:  # inside of one repeat, wherever
+                more = alike & (places - places[:, None] >= end - start)
+            else:
+                more = alike & (places[:, None] <= start) & (places >= end)
+            least = np.where(more, np.maximum(least, seconds + self._layers_s(counted, (start, end))), least)
+        return least
+
+    def learn(self, plan: StagedPlan) -> None:
+        """Take what the stages of a division took."""
+        ends = []
+        for phase, rounds in self.split.rounds:
+            each_s = [one.seconds(phase) for one in plan.stages]
+            ends.append(rounds.ends(math.fsum(each_s), max(each_s)))
+        self.ends = ends
+        for start, end, one in zip(*_ends(plan.layers), plan.stages, strict=True):
+            for phase, _ in self.split.rounds:
+                expected_s = float(self.even_s[phase][start, end])
+                if expected_s > 0:
+                    self.more[phase, self.kinds[start], self.kinds[end]] = one.seconds(phase) / expected_s
+            if len(self.split.rounds) == 1 and not self.bounds.streams:
+                self.known.append(Planned(phase, start, end, one.plan.least))
+
+    def promising(self, tried: Collection[Layers], below: float) -> Layers | None:
+        """The division that is expected to take the least, and the most even of those that take as much but for
+        `WORTH`; None where the others are expected to take as much as `below`."""
+        expected_s = {phase: self._expected_s(phase) for phase in self.least_s}
+        ways = self.bounds.ways
+        best = even(self.bounds.layers, ways)
+        starts = [best, *(_best(np.array(each), ways, np.maximum)[1] for each in expected_s.values())]
+        seconds = self._seconds(best, expected_s)
+        for layers in dict.fromkeys(self._improved(start, expected_s) for start in starts):
+            found_s = self._seconds(layers, expected_s)
+            if found_s < seconds * (1 - WORTH):
+                best, seconds = layers, found_s
+        return None if best in tried or seconds >= below else best
+
+    def _expected_s(self, phase: str) -> list[list[float]]:
+        """What a micro-batch is expected to take in stages, each layer as one in an even part does: of those that begin
+        and end as one that was planned as much more than that as it took."""
+        known = [more for (name, *_), more in self.more.items() if name == phase]
+        kinds = np.array(self.kinds)
+        times = np.full((kinds[-1] + 1, kinds[-1] + 1), float(np.mean(known)) if known else 1.0)
+        for (name, first, last), more in self.more.items():
+            if name == phase:
+                times[first, last] = more
+        expected: list[list[float]] = (self.even_s[phase] * times[kinds[:, None], kinds]).tolist()
+        return expected
+
+    def _improved(self, layers: Layers, expected_s: Expected) -> Layers:
+        """A division with layers moved between two stages at a time, as long as that is expected to gain something."""
+        seconds = self._seconds(layers, expected_s)
+        while True:
+            near = [(self._seconds(each, expected_s), _uneven(each), each) for each in _moved(layers)]
+            least_s, _, found = min(near, default=(math.inf, 0, layers))
+            if least_s >= seconds * (1 - WORTH):
+                return layers
+            layers, seconds = found, least_s
+
+    def _seconds(self, layers: Layers, expected_s: Expected) -> float:
+        ends = list(zip(*_ends(layers), strict=True))
+        return self.split.seconds({phase: [of[start][end] for start, end in ends] for phase, of in expected_s.items()})
+
+
+def even(layers: int, ways: int) -> Layers:
+    """As many layers for each stage; where they do not divide, one more for those inside first."""
+    each, more = divmod(layers, ways)
+    inner_first = sorted(range(ways), key=lambda n: (n in (0, ways - 1), n))
+    return tuple(each + (inner_first.index(n) < more) for n in range(ways))
+
+
+def _moved(layers: Layers) -> Iterator[Layers]:
+    """With one layer of a stage in another."""
+    for slow, count in enumerate(layers):
+        for quick in range(len(layers)):
+            if count > 1 and slow != quick:
+                yield tuple(each - (n == slow) + (n == quick) for n, each in enumerate(layers))
+
+
+def _uneven(layers: Layers) -> int:
+    return sum(count**2 for count in layers)
+
+
+def _ends(layers: Layers) -> tuple[list[int], list[int]]:
+    """The places at which stages begin, and those at which they end."""
+    places = [0, *accumulate(layers)]
+    return places[:-1], places[1:]
+
+
+def _best(seconds: Floats, ways: int, joined: np.ufunc) -> tuple[float, Layers]:
+    """The least of `joined` seconds of all stages, and a division that has it. `seconds`: of a stage by its places."""
+    least, before = seconds[0], list[NDArray[np.int64]]()
+    for _ in range(ways - 1):
+        every = joined(least[:, None], seconds)
+        before.append(every.argmin(axis=0))
+        least = every.min(axis=0)
+    places = [len(seconds) - 1]
+    for at in reversed(before):
+        places.append(int(at[places[-1]]))
+    ends: Sequence[int] = [0, *reversed(places)]
+    return float(least[-1]), tuple(end - start for start, end in pairwise(ends))

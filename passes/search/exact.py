@@ -15,6 +15,7 @@ from ..ilp.thinned import thinned
 from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
 from .branch_on_levels import Among, ByLevels, LevelPlans
+from .counted_sends import counted
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
@@ -196,6 +197,9 @@ class Prover:
         wrong: Candidate | None = None
         for relaxed in (True, False):
             answer = self._relax(reduced, ascent, unit) if relaxed else self._by_bytes(left, reduced, limits)
+            if relaxed:
+                answer = counted(reduced, answer, best.price * unit * (1 + 1e-9), self.problem.settings)
+                self.solve_s += answer.seconds
             if answer.none:
                 return replace(best, bound=best.price), None
             bound = max(best.bound, answer.bound / unit)

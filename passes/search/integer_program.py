@@ -50,13 +50,15 @@ class Flows:
 class ChoiceProgram:
     """The integer program of a graph: `choice[n]` is the first column of node n's choices, and row n takes one of them;
     `memory` says where it knows loads; `shared` has each group of collectives that may run as one, with its column;
-    `flows[t]` the flows of tensor t, None for one that nothing reads."""
+    `flows[t]` the flows of tensor t, None for one that nothing reads; `sends` are the columns that count the
+    collectives of a plan that cost something, those that run as one as one."""
 
     model: Model
     choice: tuple[int, ...]
     memory: MemoryRows
     shared: tuple[tuple[int, int], ...]
     flows: tuple[Flows | None, ...]
+    sends: Array
 
 
 def choice_program(
@@ -85,6 +87,7 @@ def choice_program(
         assert len(price) == len(node.seconds)
     memory = add_memory(a, choice, loads)
     shared = {} if groups is None else add_groups(a, groups)
+    sends = [np.array(sorted(shared.values()), dtype=np.int64)]
     flows_of: list[Flows | None] = []
     every: dict[int, list[InGroup]] = {g: [] for g in shared}
     for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
@@ -92,14 +95,17 @@ def choice_program(
             flows_of.append(None)
             continue
         of = None if groups is None else groups.of[t]
+        arcs, price = flow
         if groups is None or of is None or not (of >= 0).any():
-            flows_of.append(_add_flows(a, tensor, choice, *flow))
+            own = _add_flows(a, tensor, choice, arcs, price)
+            flows_of.append(own)
+            sends.append(own.paid + np.flatnonzero(price > 0))
         else:
-            arcs, price = flow
             apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
             own = _add_flows(a, tensor, choice, arcs, apart)
             joins, more = join(a, own.paid, of, groups, shared, alone=len(tensor.uses) > 1)
             flows_of.append(replace(own, joins=joins))
+            sends += [own.paid + np.flatnonzero((price > 0) & (of < 0)), np.array(list(more.values()), dtype=np.int64)]
             for g in joins:
                 every[g].append(in_group(own.paid + np.flatnonzero(of == g), more.get(g)))
     if groups is not None:
@@ -109,7 +115,8 @@ def choice_program(
             else:
                 row = a.add_rows(1, 1.0, np.inf)
                 a.add_entries(row, np.array([shared[g] for g in some], dtype=np.int64), 1.0)
-    return ChoiceProgram(a.model(), tuple(choice), memory, tuple(shared.items()), tuple(flows_of))
+    every_send = np.concatenate(sends)
+    return ChoiceProgram(a.model(), tuple(choice), memory, tuple(shared.items()), tuple(flows_of), every_send)
 
 
 def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:

@@ -15,7 +15,7 @@ from ..ir.spmd import SpmdProgram
 from .lower.insert import insert
 from .plan import Objective, Plan, Timing
 from .search.beside_moves import beside_moves
-from .search.branch_and_bound import MANY_ARCS, MANY_COLUMNS, Side
+from .search.branch_and_bound import MANY_COLUMNS
 from .search.combinable import Combining, Knot
 from .search.derive_memory_bounds import ORDERED, needs
 from .search.derive_moments import Moment, moments
@@ -27,6 +27,7 @@ from .search.limits import JointLimits, Limits
 from .search.memory_bounds import MemoryBounds
 from .search.prices import Moves
 from .search.problem import Candidate, Problem
+from .search.side import MANY_ARCS, Side
 from .search.step_order import Joined, joined
 from .search.tree_costs import Trees
 

@@ -20,14 +20,14 @@ import numpy as np
 
 from ..layouts.space import Mask
 from .combinable import Combining
-from .detours import Detours
 from .dual_ascent import DualAscent, Floats
 from .exact import Prover
 from .graph import Port, Tensor
 from .less_room import whole
-from .limits import JointLimits, Limits
 from .memory_bounds import Load, local_bytes
-from .problem import Candidate, Problem
+from .problem import Candidate
+from .settle import least_sent, settle_unsent
+from .side import MANY_ARCS, Side
 
 SWEEPS = 5
 FIRST = 0.02  # of the bound, what all the room at a point is charged at first
@@ -100,7 +100,6 @@ def press(
 FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is known, and afterwards
 MOST_READ = 500  # plans read off in all boxes; then the best so far is returned, with the bound of what is left
 MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
-MANY_ARCS = 2_500  # over all readers of all values, of a problem that is seldom settled otherwise (see `settle`)
 FEW_READ, ARCS_A_READ = 10, 5  # plans read off of one with more, and arcs for which one more is
 SETTLED_READ, SETTLED_ARCS = 14, 150  # the same of one with fewer, which is settled then
 NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with too many plans that may be cheaper
@@ -118,16 +117,6 @@ MIDDLING = 10_000  # columns of a side of which half as many steps are made, eac
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
 MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a box of one plan, and while none is known
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """Plans among which one is looked for that keeps to limits: all of a problem, or where some collectives may run
-    as one, those in which some do, or none."""
-
-    problem: Problem
-    limits: Limits | JointLimits
-    detours: Detours
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +144,14 @@ class _Cut:
 class Boxes:
     """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
     plan must cost less than, and `elsewhere` whether another side has one that costs as much, or one was known before.
-    `floor`: a bound of all of its plans. `settles`: whether what boxes leave open is settled copy by copy."""
+    `floor`: a bound of all of its plans, and whether its images have been looked at (`by_images`). `settles`: whether
+    what boxes leave open is settled copy by copy."""
 
     def __init__(self, side: Side, prover: Prover, below: float):
         self.side = side
         self.problem, self.limits, self.detours = side.problem, side.limits, side.detours
         self.prover, self.below, self.elsewhere = prover, below, below < math.inf
-        self.floor = -math.inf
+        self.floor, self.by_images = -math.inf, False
         self.large = side.problem.columns >= MANY_COLUMNS
         self.in_place, self.before = 0, (0.0, math.inf)  # steps since bound and price were others
         self.winner: DualAscent | None = None  # that of the box in which the best plan was found
@@ -204,7 +194,7 @@ class Boxes:
     @property
     def bound(self) -> float:
         """The bound of all plans of the side, or the price of a known one."""
-        return min(self.price, self.given_up, self.least)
+        return min(self.price, max(self.floor, min(self.given_up, self.least)))
 
     @property
     def hesitates(self) -> bool:
@@ -237,7 +227,7 @@ class Boxes:
     @property
     def is_closed(self) -> bool:
         """Whether so little may be looked at after images that it is not worth to begin."""
-        known = self.floor > -math.inf and self.price < math.inf
+        known = self.by_images and self.price < math.inf
         return known and AFTER_IMAGES // self.problem.columns < FEW_READ
 
     def reading(self, chosen: Sequence[int]) -> Candidate:
@@ -256,7 +246,7 @@ class Boxes:
     def begin(self, floor: float, known: Candidate | None, winner: DualAscent) -> None:
         """Go on from a bound of all plans of the side and one that keeps to the limits, by an ascent that knows of
         it."""
-        self.floor = floor
+        self.floor, self.by_images = floor, True
         if known is not None and known.price < self.price:
             self.best, self.winner = known, winner
         if self.price < math.inf:  # what images leave open is seldom closed
@@ -334,12 +324,27 @@ class Boxes:
     def ask_whole(self, least: float) -> None:
         """Boxes do not close: ask the solver of all plans at once, of which `least` is a bound."""
         self.asked = True
-        images = self.floor > -math.inf  # of which a better bound is known than any relaxation of these is
-        said = whole(self.prover, self.limits, self.ascent, least, self.price, not images)
+        self.ask_unsent(least)
+        least = max(least, self.floor)
+        if least >= self.price * (1 - self.problem.settings.gap):
+            return
+        by_levels = not self.by_images  # of which a better bound is known than any relaxation of these is
+        said = whole(self.prover, self.limits, self.ascent, least, self.price, by_levels)
         if said.found is not None and self.offered(said.found):
             self.winner = self.ascent
         self.floor = max(self.floor, said.bound)
         self.most = min(self.most, self.read + AFTER_WORK // self.problem.columns)
+
+    def ask_unsent(self, least: float) -> None:
+        """Where the next price above all plans that send nothing is above a bound of all plans, the `least`: ask
+        whether one of them keeps to the limits."""
+        sent = least_sent(self.side)
+        if min(sent, self.price) <= least * (1 + NEARLY):
+            return
+        found, bound = settle_unsent(self.side, self.prover, self.price, sent)
+        if found is not None and self.offered(found):
+            self.winner = self.ascent
+        self.floor = max(self.floor, bound)
 
     def plainest(self) -> Candidate:
         """Of the plans of the price of the best of the side, the plainest."""
@@ -427,6 +432,8 @@ def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
 def enter(sides: Sequence[Boxes], least: float) -> None:
     """Begin with a box of all plans of each side; `least` is a bound of them."""
     for side in sides:
+        if side.by_images and not side.is_closed:
+            side.ask_unsent(max(least, side.floor))
         problem, bound = side.problem, max(least, side.floor)
         if side.large and (side.floor >= side.price * (1 - NEARLY) or side.is_closed):
             side.given_up = min(side.given_up, bound)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..layouts.space import Mask
-from .branch_and_bound import Side
 from .dual_ascent import DualAscent
+from .side import Side
 
 ROUNDS, SWEEPS = 6, 2  # times that choices are left out, and of the ascent for each
 LESS = 0.98  # of the choices that are left, with which it is worth to go on

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..layouts.space import too_large
 from ..plan import PROVEN, Cutoff
 from .alike_copies import search_alike
-from .branch_and_bound import CLOSE, FEW_SIDES, MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
+from .branch_and_bound import CLOSE, FEW_SIDES, MANY_COLUMNS, Boxes, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Prover
@@ -26,6 +26,7 @@ from .images import images
 from .limits import JointLimits, Limits
 from .problem import SWEEPS, Candidate, Problem
 from .settle import is_looked_at, settle
+from .side import Side
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 MOST_COLUMNS = 500_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing

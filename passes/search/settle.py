@@ -20,7 +20,6 @@ from ...ir.program import Append, Repeat, Stored, walk
 from ..ilp.model import Model, cheaper, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.reshard import Arcs
-from .branch_and_bound import MANY_ARCS, Side
 from .column_images import KeptOut, column_images
 from .combinable import Groups
 from .copies_program import CopiesProgram
@@ -29,12 +28,14 @@ from .limits import JointLimits
 from .problem import Candidate
 from .reach import Reach, reach
 from .reduced_program import INTEGRAL
+from .side import MANY_ARCS, Side
 
 Floats = NDArray[np.float64]
 
 UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
 MOST_ARCS = 10_000  # over all readers of all values, of a problem that is looked at
 MOST_OPEN, MOST_REACHED = 3_500, 40_000  # of one with more: those that cheaper plans may go over, and of all for that
+MOST_UNSENT = 10_000  # of those over which nothing is sent
 NODES = 1_200  # of the solver's search, of which each program gets half of what is left
 UNKNOWN_NODES = 600  # while no plan is known that others have to be cheaper than
 FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
@@ -44,6 +45,7 @@ MOST_ROWS = 60_000  # of all these programs: large ones take seconds each, and a
 UNKNOWN_ROWS = 2  # times that while no plan is known: one that holds too much says what to leave out next
 MOST_RELAXED = 20_000  # rows of a linear relaxation, which takes half a minute with thrice as many
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
+SURE = 1e-12  # relative: what is summed in another order may be so much less
 SLACK = 1e-6  # relative: a bound that close is that of the answer
 Tree = tuple[int, ...]
 
@@ -61,6 +63,35 @@ def settle(side: Side, prover: Prover, below: float) -> tuple[Candidate | None, 
     if every > MOST_ARCS * effort and among.open_arcs(side) > MOST_OPEN * effort:
         return None, -math.inf
     return _Settling(side, prover, below).run(among)
+
+
+def least_sent(side: Side) -> float:
+    """What every plan of a side costs at the least that keeps to its limits and sends something for which there is a
+    price: the cheapest choice of each node, and the cheapest collective. Those that run as one pay their latency once,
+    and so no less than each of them alone."""
+    tight = side.limits.tightened([np.ones(len(each), dtype=bool) for each in side.problem.prices])
+    if tight is None:
+        return math.inf
+    every = sum(float(price[mask].min()) for price, mask in zip(side.problem.prices, tight, strict=True))
+    sent = [seconds[seconds > 0] for seconds in side.detours.moves.seconds if seconds is not None]
+    least = min((float(each.min()) for each in sent if len(each)), default=math.inf)
+    return (every + least) * (1 - SURE)
+
+
+def settle_unsent(side: Side, prover: Prover, below: float, sent: float) -> tuple[Candidate | None, float]:
+    """As `settle`, of the plans of a side that send nothing, where all others cost no less than `sent`. The bound is
+    one of all plans."""
+    most = min(below, sent)
+    if side.limits.combining:
+        return None, most  # of some collectives that run as one
+    among = reach(side, most)
+    if among is None:
+        return None, most
+    unsent = {t: seconds == 0 for t, seconds in enumerate(side.detours.moves.seconds) if seconds is not None}
+    free = Reach(among.choices, {t: mask & unsent[t] for t, mask in among.arcs.items()})
+    if free.open_arcs(side) > MOST_UNSENT:
+        return None, -math.inf
+    return _Settling(side, prover, most).run(free)
 
 
 def is_looked_at(side: Side) -> bool:

@@ -20,12 +20,12 @@ from escc.ir.spmd import Move
 from escc.passes import reader
 from escc.passes.choose import choose
 from escc.passes.options import Options
-from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.combinable import Groups, Knot
 from escc.passes.search.graph import Tensor
 from escc.passes.search.limits import JointLimits, Limits
 from escc.passes.search.memory_bounds import MemoryBounds
 from escc.passes.search.problem import Candidate, Problem
+from escc.passes.search.side import Side
 
 PHASES = ("decode", "prefill")
 LAYER = f"""

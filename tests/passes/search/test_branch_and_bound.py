@@ -136,20 +136,20 @@ def test_of_a_box_whose_bound_is_enough_no_plan_is_looked_at(enough: float, aske
 
 
 @pytest.mark.parametrize(
-    ("floor", "below", "columns", "closed"),
+    ("by_images", "below", "columns", "closed"),
     [
-        (1.0, 2.0, boxes.AFTER_IMAGES, True),
-        (1.0, 2.0, boxes.AFTER_IMAGES // boxes.FEW_READ, False),
-        (-math.inf, 2.0, boxes.AFTER_IMAGES, False),
-        (1.0, math.inf, boxes.AFTER_IMAGES, False),
+        (True, 2.0, boxes.AFTER_IMAGES, True),
+        (True, 2.0, boxes.AFTER_IMAGES // boxes.FEW_READ, False),
+        (False, 2.0, boxes.AFTER_IMAGES, False),
+        (True, math.inf, boxes.AFTER_IMAGES, False),
     ],
     ids=["too large", "small enough", "not looked at by images", "no plan is known"],
 )
 def test_boxes_are_not_begun_where_few_plans_may_be_read_off(
-    floor: float, below: float, columns: int, closed: bool
+    by_images: bool, below: float, columns: int, closed: bool
 ) -> None:
     side: Any = boxes.Boxes.__new__(boxes.Boxes)
-    side.floor, side.below, side.best, side.large = floor, below, None, True
+    side.by_images, side.floor, side.below, side.best, side.large = by_images, 1.0, below, None, True
     side.problem, side.given_up = SimpleNamespace(columns=columns), math.inf
     assert side.is_closed == closed
     if closed:

@@ -33,7 +33,6 @@ from escc.passes.lower.insert import insert
 from escc.passes.options import Options
 from escc.passes.plan import Plan
 from escc.passes.search import integer_program
-from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.combinable import levels
 from escc.passes.search.copies_program import CopiesProgram
 from escc.passes.search.dual_ascent import DualAscent
@@ -43,6 +42,7 @@ from escc.passes.search.limits import Limits
 from escc.passes.search.prices import Moves
 from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.search import search
+from escc.passes.search.side import Side
 
 LAYER = """
 model "toy"

@@ -23,13 +23,13 @@ from escc.passes import task as tasks
 from escc.passes.choose import choose
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.options import Options
-from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.column_images import KeptOut, column_images
 from escc.passes.search.copies_program import CopiesProgram
 from escc.passes.search.exact import Prover
 from escc.passes.search.limits import JointLimits, Limits
 from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.settle import SOLVER, _Settling
+from escc.passes.search.side import Side
 
 CODES = (
     TINY_DECODER.replace("repeat 5", "repeat 2")

@@ -19,12 +19,13 @@ from escc.passes.choose import choose
 from escc.passes.ilp.model import Assembly, telling
 from escc.passes.layouts.space import Mask
 from escc.passes.options import Options
-from escc.passes.search.branch_and_bound import Boxes, Side
+from escc.passes.search.branch_and_bound import Boxes
 from escc.passes.search.copies_program import CopiesProgram
 from escc.passes.search.exact import Prover
 from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.reach import Reach, reach
+from escc.passes.search.side import Side
 
 
 @pytest.fixture

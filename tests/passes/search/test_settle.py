@@ -20,19 +20,21 @@ from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
+from escc.ir.program import Program
 from escc.passes import task as tasks
 from escc.passes.choose import choose
 from escc.passes.ilp.model import Model
 from escc.passes.ilp.solver import Answer, Settings, solve
 from escc.passes.lower.insert import insert
 from escc.passes.options import Options
+from escc.passes.plan import Cutoff
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search, settle
-from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.copies_program import CopiesProgram
 from escc.passes.search.exact import Prover
 from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Candidate, Problem
+from escc.passes.search.side import Side
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 
@@ -232,3 +234,48 @@ def test_large_programs_are_few(counted: dict[str, int], monkeypatch: pytest.Mon
                     choose(generate(seed).program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
         assert (len(asked) > counted["settle"]) == several
         assert sum(asked) <= counted["settle"] * (settle.NODES + settle.ROUNDS * settle.LEAST_NODES)
+
+
+def sides_within(program: Program, mesh: Mesh, capacity: float, monkeypatch: pytest.MonkeyPatch) -> list[Side]:
+    """The sides of a program for chips of so many bytes; none where the search need not begin."""
+    seen: list[Side] = []
+
+    def watched(problem: Problem, limits: object, prover: Prover, below: float, sides: Callable[[], Any]) -> Candidate:
+        seen.extend(() if limits is None else sides())
+        raise Cutoff(math.inf)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tasks, "search", watched)
+        planned_within(program, mesh, HARDWARE, capacity)
+    return seen
+
+
+def test_whether_a_plan_that_sends_nothing_keeps_to_the_limits_is_a_bound_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where one does it is found if it is the cheapest; where none does, every plan costs a collective."""
+    mesh, found, sent_for = Mesh((("x", 2),)), 0, 0
+    for seed in range(60):
+        program = generate(seed).program
+        for capacity, least in known(seed, mesh):
+            sides = sides_within(program, mesh, capacity, monkeypatch)
+            every = [boxes.Boxes(side, Prover(side.problem), math.inf) for side in sides]
+            for one in every:
+                one.ask_unsent(one.ascent.bound())
+                sent = settle.least_sent(one.side)
+                assert one.best is None or one.best.price >= least * (1 - 1e-9), (seed, capacity)
+                found += one.best is not None and one.best.price == pytest.approx(least, rel=1e-9)
+                sent_for += one.best is None and sent * (1 - 1e-9) <= one.floor < math.inf
+            assert min((one.floor for one in every), default=0.0) <= least * (1 + 1e-9), (seed, capacity)
+    assert found >= 1 and sent_for >= 3
+
+
+def test_a_plan_that_sends_something_costs_no_less_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    [side] = sides_within(parse_model(GATED), Mesh.parse("2"), 1e18, monkeypatch)[:1]
+    least, sent = settle.least_sent(side), 0
+    for seed in range(20):
+        plan = side.problem.found(drawn(side.problem, seed))
+        nodes = sum(float(p[c]) for p, c in zip(side.problem.prices, plan.chosen, strict=True))
+        sent += plan.price > nodes
+        assert plan.price >= least or plan.price == pytest.approx(nodes)
+    assert sent >= 10

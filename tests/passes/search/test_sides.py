@@ -20,6 +20,7 @@ from escc.passes.options import Options
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search
 from escc.passes.search.problem import Candidate
+from escc.passes.search.side import MANY_ARCS
 
 
 def side(price: float, prover: Any, least: float) -> Any:
@@ -156,7 +157,7 @@ def test_told_apart_by_knots_the_cheapest_plan_is_the_same(
         return told(every, *others)
 
     monkeypatch.setattr(search, "_sides", counted)
-    for arcs in (boxes.MANY_ARCS, 0):
+    for arcs in (MANY_ARCS, 0):
         monkeypatch.setattr(reader, "MANY_OF_ONE", arcs)
         try:
             plan = choose(program, "main", mesh, options).phases[0]

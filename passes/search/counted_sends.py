@@ -23,12 +23,12 @@ WORTH = 0.5  # of what is left between a relaxation and a price: what the rest o
 NOTHING = Answer(None, math.inf, None, 0.0, none=True)
 
 
-def counted(reduced: Reduced, relaxed: Answer, price: float, settings: Settings) -> Answer:
+def counted(reduced: Reduced, relaxed: Answer, price: float, settings: Settings) -> tuple[Answer, Model]:
     """What the relaxation says of all plans that cost no more than a price, in the solver's unit, if each runs a whole
     number of collectives: a bound of them, the reduced costs of what they may take, without an end where they may not
     take it, and the solution that the bound is of. It is as it was where that promises little. Rows are worth what
-    they were, and its seconds are those that this took."""
-    best, seconds = relaxed, 0.0
+    they were, and its seconds are those that this took. And the program, with a row for how many run at the least."""
+    best, seconds, fewest = relaxed, 0.0, 0.0
     for _ in range(ROUNDS):
         sends, cost = reduced.program.sends, reduced.model.cost
         if best.x is None or best.reduced_costs is None or not len(sends) or not math.isfinite(price):
@@ -47,33 +47,38 @@ def counted(reduced: Reduced, relaxed: Answer, price: float, settings: Settings)
         if (some.x is None and not some.none) or (more.x is None and not more.none):
             break  # the solver gave up
         if some.none and more.none:
-            return replace(NOTHING, seconds=seconds)
+            return replace(NOTHING, seconds=seconds), reduced.model
         best = _either(some, more, left)
         if not some.none:
             break
-    return replace(best, seconds=seconds)
+        fewest = fewer + 1.0
+    model = _running(reduced.model, reduced.program.sends, fewest, np.inf) if fewest else reduced.model
+    return replace(best, seconds=seconds), model
 
 
 def _within(
     left: Model, sends: Array, low: float, high: float, near: Answer, price: float, settings: Settings
 ) -> Answer:
     """The relaxation of plans that run from `low` to `high` collectives; NOTHING where they cost more than a price."""
-    row = len(left.low)
-    model = replace(
-        continuous(left),
-        row=np.append(left.row, np.full(len(sends), row)),
-        column=np.append(left.column, sends),
-        coefficient=np.append(left.coefficient, np.ones(len(sends))),
-        low=np.append(left.low, low),
-        high=np.append(left.high, high),
-    )
-    thin, rows = thinned(model), None
+    thin, rows = thinned(_running(continuous(left), sends, low, high)), None
     if near.row_worths is not None:
         rows = np.append(near.row_worths, 0.0)[thin.rows]
     answer = thin.whole(solve(thin.model, settings, rows=rows, worths=True, most=np.inf if rows is None else price))
     if answer.none or (answer.x is None and answer.bound > price):
         return replace(NOTHING, seconds=answer.seconds)
     return replace(answer, row_worths=near.row_worths)
+
+
+def _running(left: Model, sends: Array, low: float, high: float) -> Model:
+    """The program of plans that run from `low` to `high` collectives."""
+    return replace(
+        left,
+        row=np.append(left.row, np.full(len(sends), len(left.low))),
+        column=np.append(left.column, sends),
+        coefficient=np.append(left.coefficient, np.ones(len(sends))),
+        low=np.append(left.low, low),
+        high=np.append(left.high, high),
+    )
 
 
 def _either(one: Answer, other: Answer, left: Model) -> Answer:

@@ -198,7 +198,7 @@ class Prover:
         for relaxed in (True, False):
             answer = self._relax(reduced, ascent, unit) if relaxed else self._by_bytes(left, reduced, limits)
             if relaxed:
-                answer = counted(reduced, answer, best.price * unit * (1 + 1e-9), self.problem.settings)
+                answer, left = counted(reduced, answer, best.price * unit * (1 + 1e-9), self.problem.settings)
                 self.solve_s += answer.seconds
             if answer.none:
                 return replace(best, bound=best.price), None

@@ -36,14 +36,16 @@ def drawn(seed: int) -> Model:
     return a.model()
 
 
+def keeps(model: Model, x: tuple[int, ...]) -> bool:
+    """Whether this is a solution."""
+    rows = np.bincount(model.row, model.coefficient * np.array(x, dtype=float)[model.column], len(model.low))
+    return bool((rows >= model.low).all())
+
+
 def plans(model: Model) -> list[tuple[float, tuple[int, ...]]]:
     """All solutions, with what they cost."""
-    found = []
-    for x in itertools.product((0, 1), repeat=COLUMNS):
-        rows = np.bincount(model.row, model.coefficient * np.array(x, dtype=float)[model.column], len(model.low))
-        if (rows >= model.low).all():
-            found.append((inner(model.cost, np.array(x, dtype=float)), x))
-    return found
+    every = itertools.product((0, 1), repeat=COLUMNS)
+    return [(inner(model.cost, np.array(x, dtype=float)), x) for x in every if keeps(model, x)]
 
 
 def of(model: Model) -> Reduced:
@@ -54,11 +56,11 @@ def of(model: Model) -> Reduced:
 def said(model: Model, price: float) -> tuple[Answer, Answer]:
     """The relaxation, and what is said of plans that cost no more than a price."""
     relaxed = solve(continuous(model), Settings(), rows=np.zeros(len(model.low)), worths=True)
-    return relaxed, counted(of(model), relaxed, price, Settings())
+    return relaxed, counted(of(model), relaxed, price, Settings())[0]
 
 
 def test_what_is_said_holds_for_every_plan_and_is_more() -> None:
-    more = none = left_out = 0
+    more = none = left_out = rows = 0
     for seed in range(40):
         model = drawn(seed)
         every = plans(model)
@@ -77,8 +79,11 @@ def test_what_is_said_holds_for_every_plan_and_is_more() -> None:
             for cost, x in some:
                 taken = np.array(x, dtype=bool)
                 assert (answer.bound + answer.reduced_costs[taken] <= cost * (1 + 1e-9)).all(), (seed, price)
+            _, left = counted(of(model), relaxed, price, Settings())
+            assert all(keeps(left, x) for _, x in some), "no row cuts off a plan"
+            rows += len(left.low) > len(model.low)
             left_out += int(np.isinf(answer.reduced_costs).sum())
-    assert more >= 50 and none >= 3 and left_out >= 100
+    assert more >= 50 and none >= 3 and left_out >= 100 and rows >= 20
 
 
 @pytest.mark.parametrize("given", ["no price", "nothing is sent", "large", "far from a price", "whole"])
@@ -97,8 +102,8 @@ def test_what_promises_little_is_as_it_was(given: str, monkeypatch: pytest.Monke
     else:
         relaxed = Answer(np.ones(COLUMNS), relaxed.bound, relaxed.reduced_costs, 0.0)
     monkeypatch.setattr(counted_sends, "solve", lambda *_, **__: asked.append(1))
-    answer = counted(reduced, relaxed, price, Settings())
-    assert not asked and answer.bound == relaxed.bound and answer.x is relaxed.x
+    answer, left = counted(reduced, relaxed, price, Settings())
+    assert not asked and answer.bound == relaxed.bound and answer.x is relaxed.x and left is model
 
 
 def test_a_solver_that_gives_up_leaves_the_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +111,7 @@ def test_a_solver_that_gives_up_leaves_the_relaxation(monkeypatch: pytest.Monkey
     relaxed = solve(continuous(model), Settings(), rows=np.zeros(len(model.low)), worths=True)
     gave_up = Answer(None, -math.inf, None, 0.5)
     monkeypatch.setattr(counted_sends, "solve", lambda *_, **__: gave_up)
-    answer = counted(of(model), relaxed, relaxed.bound + 5.0, Settings())
+    answer, _ = counted(of(model), relaxed, relaxed.bound + 5.0, Settings())
     assert answer.bound == relaxed.bound and answer.x is relaxed.x and answer.seconds == 1.0
 
 

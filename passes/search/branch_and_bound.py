@@ -326,7 +326,7 @@ class Boxes:
         self.asked = True
         self.ask_unsent(least)
         least = max(least, self.floor)
-        if least >= self.price * (1 - self.problem.settings.gap):
+        if least >= self.price * (1 - (NEARLY if self.large else self.problem.settings.gap)):
             return
         by_levels = not self.by_images  # of which a better bound is known than any relaxation of these is
         said = whole(self.prover, self.limits, self.ascent, least, self.price, by_levels)
@@ -438,6 +438,8 @@ def enter(sides: Sequence[Boxes], least: float) -> None:
         if side.large and (side.floor >= side.price * (1 - NEARLY) or side.is_closed):
             side.given_up = min(side.given_up, bound)
             continue
+        if side.limits.combining:
+            bound = max(bound, least_sent(side.side))  # something is sent
         allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
         if problem.representatives is not None:
             node, mask = problem.representatives  # from here on boxes may tell alike axes apart

@@ -18,6 +18,7 @@ from ..layouts.space import Array
 from .reduced_program import INTEGRAL, Reduced, fixed
 
 MOST_COLUMNS = 24_000  # of a relaxation that is asked again, which takes some seconds with more
+MOST_OPEN = 5_000  # of these times the share of the price that is open: the further, the more steps it takes
 ROUNDS = 3  # times that the number is said to be larger
 WORTH = 0.5  # of what is left between a relaxation and a price: what the rest of a collective has to cost
 NOTHING = Answer(None, math.inf, None, 0.0, none=True)
@@ -39,7 +40,8 @@ def counted(reduced: Reduced, relaxed: Answer, price: float, settings: Settings)
         if count - fewer <= INTEGRAL or (1 - count + fewer) * each < WORTH * (price - best.bound):
             break
         left = fixed(reduced.model, best, price)
-        if np.count_nonzero(left.upper) > MOST_COLUMNS:
+        columns = np.count_nonzero(left.upper)
+        if columns > MOST_COLUMNS or columns * (price - best.bound) > MOST_OPEN * abs(price):
             break
         some = _within(left, sends, -np.inf, fewer, best, price, settings)
         more = _within(left, sends, fewer + 1.0, np.inf, best, price, settings)

@@ -86,7 +86,7 @@ def test_what_is_said_holds_for_every_plan_and_is_more() -> None:
     assert more >= 50 and none >= 3 and left_out >= 100 and rows >= 20
 
 
-@pytest.mark.parametrize("given", ["no price", "nothing is sent", "large", "far from a price", "whole"])
+@pytest.mark.parametrize("given", ["no price", "nothing is sent", "large", "open", "far from a price", "whole"])
 def test_what_promises_little_is_as_it_was(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = drawn(0), list[int]()
     relaxed, _ = said(model, 100.0)
@@ -97,6 +97,8 @@ def test_what_promises_little_is_as_it_was(given: str, monkeypatch: pytest.Monke
         reduced = Reduced(SimpleNamespace(model=model, sends=np.zeros(0, dtype=np.int64)), [], {}, [], None)  # type: ignore[arg-type]
     elif given == "large":
         monkeypatch.setattr(counted_sends, "MOST_COLUMNS", 0)
+    elif given == "open":
+        monkeypatch.setattr(counted_sends, "MOST_OPEN", 0)
     elif given == "far from a price":
         price = relaxed.bound + 1e3
     else:

@@ -23,7 +23,7 @@ from ...ir.program import Pin, Program, Repeat, stored_in
 from ..choose import choose
 from ..least_held import least_live_bytes, may_fit
 from ..options import Options
-from ..plan import NoPlan
+from ..plan import NoPlan, Work
 from .divide import Stage, divide, layer_programs, layers_of, turns, without_layers
 
 ROUNDING = 1e-9  # relative: of sums of bytes
@@ -277,13 +277,14 @@ class Bounds:
 
     def layers_at(self, counted: Counted, fewest: int) -> EachLayer:
         """How many layers of each kind there are, and what one takes at the least in a stage that has at the `fewest`
-        so many. Where all layers are alike it has its part of what that may store."""
+        so many. Where all layers are alike it has its part of what that may store. What this looks at is not counted:
+        stages are planned after as much work whatever is asked of layers."""
         parts = self.parts
         part = self.options.capacity / fewest if len(parts) == 1 and not self.streams else math.inf
         if (counted, part) not in self.known.layers:
             found, times = [], {phase: (micro_batches, times) for phase, micro_batches, times in counted}
             for count, layer in parts:
-                free = replace(self.options, capacity_bytes=math.inf, pins=self.pins_inside(layer))
+                free = replace(self.options, capacity_bytes=math.inf, pins=self.pins_inside(layer), work=Work())
                 timed = turns(layer, self.batch, times)
                 try:
                     plan = choose(timed, [*times], self.inner, replace(free, stored_bytes=part))

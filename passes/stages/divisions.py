@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 Layers = tuple[int, ...]  # how many each stage has
 Expected = dict[str, list[list[float]]]  # for each phase seconds of a stage, by its first place and its last
 ROUNDING = 1e-12  # relative: of sums of seconds
+MOST_ENDS = 30  # ways for stages to begin and end that are planned for a better bound
 WORTH = 2e-4  # of the time: for less layers are not divided less evenly
 
 
@@ -116,11 +117,11 @@ class Divisions:
         return divide(self.bounds.program, [count for count in counts if count])[1 if start else 0]
 
     def plan_ends(self) -> None:
-        """Know what stages of as few layers as can be take, with what stands around these."""
+        """Know what stages of as few layers as can be take, with what stands around these; of few kinds of stages."""
         last = self.kinds[-1]
         pairs = {(first, end) for n, first in enumerate(self.kinds) for end in self.kinds[n + 1 :]}
-        few = [(first, end) for first, end in sorted(pairs) if self.bounds.ways > 2 or (first == 0) != (end == last)]
-        for (phase, each), pair in product(self.split.rounds, few):
+        every = [(first, end) for first, end in sorted(pairs) if self.bounds.ways > 2 or (first == 0) != (end == last)]
+        for (phase, each), pair in product(self.split.rounds, every if len(every) <= MOST_ENDS else ()):
             seconds = self.bounds.alone_s(self._one_between(*pair), (phase, each.micro_batches))
             self.known.append(Planned(phase, *self._between(*pair), seconds))
 

@@ -371,7 +371,7 @@ def test_many_chosen_programs_have_loops() -> None:
     assert sum(found) >= len(SEEDS) / 4
 
 
-@pytest.mark.parametrize(("phase", "chips"), [("prefill", "8x8"), ("decode", "4x4x4")])
+@pytest.mark.parametrize(("phase", "chips"), [("prefill", "8x16"), ("decode", "4x4x4")])
 def test_palm(phase: str, chips: str) -> None:
     program = load(EXAMPLES / "palm-540b.esti")
     plain = compile_phase(program, phase, Mesh.parse(chips), Options(V4))

@@ -175,9 +175,21 @@ class Bounds:
         turns = ((phase, each.micro_batches) for phase, each in split.rounds)
         return max(sum(self._held_bytes(self.program, of, self.ways, max)) for of in turns)
 
-    def stage_bytes(self, program: Program, turns: Turns) -> float:
-        """What a chip of a stage holds at the least."""
-        return sum(self._held_bytes(program, turns, 1, max))
+    def stage_bytes(self, stage: Stage, turns: Turns) -> tuple[float, float]:
+        """What a chip of a stage stores at the least, and what it holds beside that where most is held."""
+        program = self._in_turns(stage.program, turns)
+        live = least_live_bytes(program, turns[0], self.inner, self.options)
+        return least_stored_bytes(program, turns[0], self.inner), live
+
+    def layer_bytes(self, turns: Turns) -> list[float]:
+        """What a chip stores at the least of one layer of each kind."""
+        found = []
+        for _, layer in self.parts:
+            program = self._in_turns(layer, turns)
+            around = replace(program, body=replace(program.body, items=()))
+            own, shared = (least_stored_bytes(one, turns[0], self.inner) for one in (program, around))
+            found.append(own - shared)
+        return found
 
     def _held_bytes(
         self, program: Program, turns: Turns, stages: int, most: Callable[[list[float]], float]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Program, Repeat
+from ...ir.program import Program
 from ..options import Options
 from ..plan import NoPlan, Objective, Outcome
 from .align import Alignment
@@ -28,6 +28,7 @@ from .plan_stages import Stages
 from .staged_plan import NoPipeline, SlowPipelines, SlowStages, SplitBound, StagedPlan, TurnOver, refusal
 
 ROUNDING = 1e-12  # relative: of sums of seconds
+MORE_ROOM = "leave more room: give it more of the HBM, or more chips"
 MOST_TRIED = 12  # divisions of many layers that are planned for some micro-batches
 Tried = dict[tuple[int, ...], StagedPlan | NoPlan | SlowStages]  # what came of divisions of layers
 MOST_DIVIDED = 60  # ways to divide batches and layers that are looked at closely once one has a pipeline
@@ -86,11 +87,13 @@ class _Search(Stages):
         divisions, tried = Divisions(self, split), Tried()
         best: StagedPlan | None = None
         below = most
-        while len(tried) < MOST_TRIED and (layers := self.promising(divisions, tried, best, below)) is not None:
+        while len(tried) < MOST_TRIED and (layers := self.promising(divisions, tried, below)) is not None:
             try:
                 plan = self.at(split, layers, most=below)
             except (NoPlan, SlowStages) as error:
                 tried[layers] = error
+                if isinstance(error, NoPlan):
+                    divisions.refuse(layers, self.which_are_full(split, layers))
                 continue
             tried[layers] = plan
             divisions.learn(plan)
@@ -104,38 +107,21 @@ class _Search(Stages):
         slow = [error.bound for error in tried.values() if isinstance(error, SlowStages)]
         if slow or not full:
             raise SlowStages(min([divisions.bound, *slow]))
-        raise NoPlan(full[0].diagnostics, Outcome.INFEASIBLE if self.none_fits(split, tried) else Outcome.UNPROVEN)
+        if divisions.bound == math.inf:
+            raise NoPlan(full[0].diagnostics, Outcome.INFEASIBLE)
+        message = "No layers for each stage were found with which all have room, and not all were looked at."
+        raise NoPlan([Diagnostic(message, hint=MORE_ROOM)], Outcome.UNPROVEN)
 
-    def promising(
-        self, divisions: Divisions, tried: Tried, best: StagedPlan | None, below: float
-    ) -> tuple[int, ...] | None:
-        """The division that is to be planned next: as even a one as can be after one of which less was expected. Where
-        none fits, one with a layer of the stage that needs most memory in that which needs least."""
-        last, first = next(reversed(tried), None), even(self.layers, self.ways)
-        if last is not None and first not in tried:
+    def promising(self, divisions: Divisions, tried: Tried, below: float) -> tuple[int, ...] | None:
+        """The division that is to be planned next: as even a one as can be after one of which less was expected."""
+        first = even(self.layers, self.ways)
+        if tried and first not in tried and not divisions.tight:
             return first
-        if last is None or best is not None or not isinstance(tried[last], NoPlan):
-            return divisions.promising(tried, below)
-        turns = [(phase, each.micro_batches) for phase, each in divisions.split.rounds]
-        stages = divide(self.program, last)
-        needed = [max(self.stage_bytes(stage.program, of) for of in turns) for stage in stages]
-        full, roomy = needed.index(max(needed)), needed.index(min(needed))
-        layers = tuple(count - (n == full) + (n == roomy) for n, count in enumerate(last))
-        return None if layers[full] == 0 or layers in tried else layers
+        return divisions.promising(tried, below)
 
-    def none_fits(self, split: Split, tried: Tried) -> bool:
-        """Whether no division fits. Some stage has no fewer layers than an even part: where all are alike, and what
-        stands inside of their repeat has no room for so many, that stage has none."""
-        stages = [stage for layers in tried for stage in divide(self.timed(self.program, split.rounds), layers)]
-        inside = (
-            stage
-            for stage in stages
-            if all(isinstance(item, Repeat) for item in stage.program.body.items)
-            and stage.received
-            and stage.passed
-            and stage.layers <= -(-self.layers // self.ways)
-        )
-        return len(self.parts) == 1 and any(self.is_full(stage) for stage in inside)
+    def which_are_full(self, split: Split, layers: tuple[int, ...]) -> list[bool]:
+        """Which stages of a division were shown to have no room."""
+        return [self.is_full(stage) for stage in divide(self.timed(self.program, split.rounds), layers)]
 
 
 @dataclass(order=True)
@@ -232,8 +218,7 @@ class _Looks:
         if not self.slow or any(one.outcome is Outcome.UNPROVEN for one in self.refused):
             return refusal(self.refused)
         message = "No pipeline was found that keeps to the memory of the chips, and not all were looked at."
-        hint = "leave more room: give it more of the HBM, or more chips"
-        return NoPlan([Diagnostic(message, hint=hint)], Outcome.UNPROVEN)
+        return NoPlan([Diagnostic(message, hint=MORE_ROOM)], Outcome.UNPROVEN)
 
     def computes(self, n: int) -> float:
         """What a way to divide batches takes at the least if nothing waits for the host."""

@@ -23,9 +23,10 @@ from .divide import Stage, divide
 from .staged_plan import StagedPlan
 
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Layers = tuple[int, ...]  # how many each stage has
 Expected = dict[str, list[list[float]]]  # for each phase seconds of a stage, by its first place and its last
-ROUNDING = 1e-12  # relative: of sums of seconds
+ROUNDING, BYTES_ROUNDING = 1e-12, 1e-9  # relative: of sums
 MOST_ENDS = 30  # ways for stages to begin and end that are planned for a better bound
 WORTH = 2e-4  # of the time: for less layers are not divided less evenly
 
@@ -41,15 +42,21 @@ class Planned(NamedTuple):
 
 @dataclass
 class Divisions:
-    """The divisions of a program's layers with batches divided as `split` says. `known`: of stages that were
-    planned. `more`: for each phase how much more
-    stages took than was expected of those that begin and end alike; `ends`: as its rounds have them."""
+    """The divisions of a program's layers with batches divided as `split` says.
+
+    `known`: of stages that were planned. `more`: for each phase how much more stages took than was expected of those
+    that begin and end alike; `ends`: as its rounds have them. `full`: stages that were shown to have no room, by their
+    places, `avoided` others that had none; `tight`: whether there were any.
+    """
 
     bounds: Bounds
     split: Split
     known: list[Planned] = field(default_factory=list)
     more: dict[tuple[str, int, int], float] = field(default_factory=dict)
     ends: list[tuple[int, int]] | None = None
+    full: list[tuple[int, int]] = field(default_factory=list)
+    avoided: list[tuple[int, int]] = field(default_factory=list)
+    tight: bool = False
 
     @cached_property
     def kinds(self) -> list[int]:
@@ -106,6 +113,56 @@ class Divisions:
         layers = self.bounds.layers_at(counted, fewest)
         return np.array([0.0, *accumulate(seconds for count, seconds in layers for _ in range(count))])
 
+    @cached_property
+    def _needed(self) -> tuple[Floats, Floats]:
+        """What a chip of a stage stores at the least in any phase, by its places, and what it holds in all."""
+        bounds, kinds, places = self.bounds, np.array(self.kinds), np.arange(len(self.kinds))
+        stored, held = (np.zeros((len(places), len(places))) for _ in range(2))
+        pairs = {(first, last) for n, first in enumerate(self.kinds) for last in self.kinds[n + 1 :]}
+        for phase, each in self.split.rounds:
+            of = phase, each.micro_batches
+            sizes = zip((count for count, _ in bounds.parts), bounds.layer_bytes(of), strict=True)
+            upto = np.array([0.0, *accumulate(size for count, size in sizes for _ in range(count))])
+            layers = upto - upto[:, None]
+            for pair in sorted(pairs):
+                alike = (kinds[:, None] == pair[0]) & (kinds == pair[1])
+                least, live = bounds.stage_bytes(self._one_between(*pair), of)
+                own = least + layers - layers[self._between(*pair)]
+                stored = np.where(alike, np.maximum(stored, own), stored)
+                held = np.where(alike, np.maximum(held, own + live), held)
+        return stored, held
+
+    @property
+    def _fits(self) -> Mask:
+        """Whether a stage may have room, by its places; it is not looked at before one has none."""
+        kinds = np.array(self.kinds)
+        fits = np.ones((len(kinds), len(kinds)), dtype=bool)
+        if self.tight and not self.bounds.streams:
+            stored, held = self._needed
+            options = self.bounds.options
+            fits &= (stored <= options.stored_bytes) & (held <= options.capacity * (1 + BYTES_ROUNDING))
+        for start, end in self.full:
+            fits &= ~self._as_many(start, end)
+        return fits
+
+    def _as_many(self, start: int, end: int) -> Mask:
+        """Stages that begin and end as that between two places, with no fewer layers."""
+        kinds, places = np.array(self.kinds), np.arange(len(self.kinds))
+        alike: Mask = (kinds[:, None] == kinds[start]) & (kinds == kinds[end])
+        if kinds[start] == kinds[end]:  # inside of one repeat, wherever
+            alike &= places - places[:, None] >= end - start
+        else:
+            alike &= (places[:, None] <= start) & (places >= end)
+        return alike
+
+    def refuse(self, layers: Layers, full: Sequence[bool]) -> None:
+        """Stages of a division have no room; of which that was shown."""
+        self.tight, stages = True, list(zip(*_ends(layers), strict=True))
+        shown = [stage for stage, is_full in zip(stages, full, strict=True) if is_full]
+        self.full += shown
+        if not shown:
+            self.avoided.append(max(stages, key=lambda stage: float(self._needed[1][stage])))
+
     def _between(self, first: int, last: int) -> tuple[int, int]:
         """The places of a stage of as few layers as can be that begins at one kind of place and ends at another."""
         start = max(n for n, kind in enumerate(self.kinds) if kind == first and last in self.kinds[n + 1 :])
@@ -127,11 +184,15 @@ class Divisions:
 
     @property
     def bound(self) -> float:
-        """What all divisions take at the least: each phase by itself, or all as those count that were planned."""
+        """What all divisions take at the least: each phase by itself, or all as those count that were planned. Infinite
+        where none has room."""
         ways, apart = self.bounds.ways, 0.0
         for phase, rounds in self.split.rounds:
             least = self.known_s(phase)
-            apart += float(rounds.seconds(_best(least, ways, np.add)[0], _best(least, ways, np.maximum)[0]))
+            slowest = _best(least, ways, np.maximum)[0]
+            if slowest == math.inf:
+                return math.inf
+            apart += float(rounds.seconds(_best(least, ways, np.add)[0], slowest))
         return max(apart, self._together_s()) * (1 - ROUNDING)
 
     def _together_s(self) -> float:
@@ -153,17 +214,13 @@ class Divisions:
     def known_s(self, phase: str) -> Floats:
         """`least_s`, and what plans of stages say of those of more layers: without these they cost no less than that,
         and each of these takes what it does at the least by itself."""
-        least, kinds, places = self.least_s[phase], np.array(self.kinds), np.arange(len(self.kinds))
+        least = self.least_s[phase]
         rounds = dict(self.split.rounds)[phase]
         counted = ((phase, rounds.micro_batches, rounds.weight(self.bounds.ways)),)
         for _, start, end, seconds in (one for one in self.known if one.phase == phase):
-            alike = (kinds[:, None] == kinds[start]) & (kinds == kinds[end])
-            if kinds[start] == kinds[end]:  # inside of one repeat, wherever
-                more = alike & (places - places[:, None] >= end - start)
-            else:
-                more = alike & (places[:, None] <= start) & (places >= end)
+            more = self._as_many(start, end)
             least = np.where(more, np.maximum(least, seconds + self._layers_s(counted, (start, end))), least)
-        return least
+        return np.where(self._fits, least, np.inf)
 
     def learn(self, plan: StagedPlan) -> None:
         """Take what the stages of a division took."""
@@ -182,7 +239,7 @@ class Divisions:
 
     def promising(self, tried: Collection[Layers], below: float) -> Layers | None:
         """The division that is expected to take the least, and the most even of those that take as much but for
-        `WORTH`; None where the others are expected to take as much as `below`."""
+        `WORTH`; None where the others are expected to take as much as `below`, or to have no room."""
         expected_s = {phase: self._expected_s(phase) for phase in self.least_s}
         ways = self.bounds.ways
         best = even(self.bounds.layers, ways)
@@ -203,7 +260,11 @@ class Divisions:
         for (name, first, last), more in self.more.items():
             if name == phase:
                 times[first, last] = more
-        expected: list[list[float]] = (self.even_s[phase] * times[kinds[:, None], kinds]).tolist()
+        fits = self._fits
+        for stage in self.avoided:
+            fits[stage] = False
+        seconds = np.where(fits, self.even_s[phase] * times[kinds[:, None], kinds], np.inf)
+        expected: list[list[float]] = seconds.tolist()
         return expected
 
     def _improved(self, layers: Layers, expected_s: Expected) -> Layers:
@@ -218,7 +279,8 @@ class Divisions:
 
     def _seconds(self, layers: Layers, expected_s: Expected) -> float:
         ends = list(zip(*_ends(layers), strict=True))
-        return self.split.seconds({phase: [of[start][end] for start, end in ends] for phase, of in expected_s.items()})
+        stages_s = {phase: [of[start][end] for start, end in ends] for phase, of in expected_s.items()}
+        return math.inf if math.inf in map(max, stages_s.values()) else self.split.seconds(stages_s)
 
 
 def even(layers: int, ways: int) -> Layers:

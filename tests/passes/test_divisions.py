@@ -141,13 +141,46 @@ def test_no_division_takes_less_than_the_bound(phases, room):
                 assert divisions.known_s(phase)[place] <= one.seconds(phase) * (1 + 1e-9)
 
 
-def test_layers_leave_a_stage_that_is_too_full():
-    """What stands before the layers takes most of the room of the first stage, of which half of them have none."""
-    program = parse(stack(4, (12, 64), around=1024))
-    layer_bytes, around_bytes = (2 * 2 * E * hidden for hidden in (64, 1024))
-    options = Options(Hardware.load("h100"), capacity_bytes=around_bytes + 4.5 * layer_bytes)
-    found = choose_stages(program, ["main"], Mesh.parse("2x1"), "x", "B", options)
-    assert found.layers[0] <= 4
+HEAD = """
+dim B = 1, L = 1024, E = 512, F = 2048, V = 32000
+param table: bf16[V,E]
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  u[B,L,F] = x[B,L,E] * Wi[E,F]
+  h = gelu(u)
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + d
+}
+main(ids: i32[B,L]) {
+  x = take(table, ids, over=V)
+  y = repeat 10 layer(x)
+  t[B,L,V] = y[B,L,E] * table[V,E]
+  return t
+}
+"""
+
+
+def head_and_layers(layers: int) -> float:
+    """Bytes of the last stage, where logits are made."""
+    return 2 * (32000 * 512 + layers * 2 * 512 * 2048 + 1024 * (32000 + 512))
+
+
+@pytest.mark.parametrize("layers", [3, 1])
+def test_layers_go_where_there_is_room(layers):
+    """Stages store as much, but one makes logits, which are no layer."""
+    capacity_bytes = head_and_layers(layers) * 1.001
+    options = Options(Hardware.load("h100"), capacity_bytes=capacity_bytes, stored_bytes=capacity_bytes)
+    found = choose_stages(parse(HEAD), ["main"], Mesh.parse("2x1"), "x", "B", options)
+    assert found.layers[1] <= layers and found.outcome is Outcome.OPTIMAL
+
+
+def test_no_division_fits_where_the_fullest_stage_has_no_room_for_one_layer():
+    capacity_bytes = head_and_layers(1) * 0.999
+    options = Options(Hardware.load("h100"), capacity_bytes=capacity_bytes, stored_bytes=capacity_bytes)
+    with pytest.raises(NoPlan) as refused:
+        choose_stages(parse(HEAD), ["main"], Mesh.parse("2x1"), "x", "B", options)
+    assert refused.value.outcome is Outcome.INFEASIBLE
 
 
 def test_ends_count_no_more_than_all_calls_take():

@@ -275,7 +275,8 @@ def compile_command(
     options = Options(chip, objective, hbm_fraction * chip.room_bytes, settings=settings, overlap=overlap, parts=parts)
     sizes, pins = opt.bindings(set_ or [], "--set"), [path_of(path) for path in pin or []]
     pads = opt.bindings([text for text in pad or [] if text != "auto"], "--pad")
-    stream, room, uneven = _stream(input_, output, batch, chunk), capacity_of(capacity), skew_of(skew)
+    stream = _stream(input_, output, batch, chunk, best_batch)
+    room, uneven = capacity_of(capacity), skew_of(skew)
 
     def loaded(pads: Mapping[str, int]) -> Program:
         alone = phase if stream is None else None  # a stream is made of all phases
@@ -303,7 +304,7 @@ def compile_command(
     wanted, counts = opt.stages_of(stages, micro_batches), opt.counts_by_phase(micro_batches, phases)
     layers_ahead = ahead_of(ahead, offload is not Offload.NONE or bool(model.on_host), "--")
     way = Way(wanted, counts, offload, layers_ahead, separate, check, best_batch)
-    opt.refuse_way(way, parts, "auto" in (pad or []), stream is not None, bool(model.on_host))
+    opt.refuse_way(way, parts, "auto" in (pad or []), bool(model.on_host))
     paddings, auto = None, None
     shapes: tuple[Shape, ...] = ()
     if "auto" in (pad or []):
@@ -374,7 +375,9 @@ def _made_of(file: Path, model: Program) -> WeightMap | None:
     return made
 
 
-def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | None, chunk: int | None) -> Stream | None:
+def _stream(
+    input_tokens: int | None, output_tokens: int | None, batch: int | None, chunk: int | None, best_batch: bool
+) -> Stream | None:
     """The stream of requests that three options describe together. Raises InputError where one is missing."""
     given = {"--input": input_tokens, "--output": output_tokens, "--batch": batch}
     missing = [name for name, number in given.items() if number is None]
@@ -382,6 +385,9 @@ def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | No
         if chunk is not None:
             raise fail("`--chunk` is of a stream of requests.", hint="which `--input` and `--output` ask for")
         return None
+    if best_batch:
+        hint = "give its batch by `--batch`; `escc sweep` looks for the best one"
+        raise fail("`--best-batch` is not of a stream of requests.", hint=hint)
     if input_tokens is None or output_tokens is None or batch is None:
         raise fail(f"A stream of requests needs `{'` and `'.join(missing)}` as well.")
     return Stream(input_tokens, output_tokens, batch, chunk)

@@ -203,7 +203,7 @@ MostSequences = Annotated[
     bool,
     typer.Option(
         "--best-batch",
-        help="With streams or `--stages`: the batch of most sequences a second, of those that fit.",
+        help="With `--offload` or `--stages`: the batch of most sequences a second, of those that fit.",
     ),
 ]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of; memory: what a chip stores.")]
@@ -232,13 +232,11 @@ def refuse_idle_force(force: bool, written: bool, hint: str) -> None:
         raise fail("`--force` writes over files, and none is written here.", hint=hint)
 
 
-def refuse_way(way: Way, parts: bool, pad_auto: bool = False, streamed: bool = False, placed: bool = False) -> None:
+def refuse_way(way: Way, parts: bool, pad_auto: bool = False, placed: bool = False) -> None:
     """Raise InputError, before anything is planned, for the first option that does not go with a way to plan. `placed`:
     pins place something with the host, which streams it."""
-    if way.best_batch and streamed:
-        raise fail("`--best-batch` does not go with `--batch`.", hint="leave one of them out")
     if way.best_batch and way.offload is Offload.NONE and way.stages is None and not placed:
-        raise fail("The best batch is looked for with streams, or in stages.", hint="add `--offload auto`")
+        raise fail("The best batch is looked for with `--offload`, or in stages.", hint="add `--offload auto`")
     if way.offload is not Offload.NONE or (placed and way.stages is None):
         beside = "pins that place something with the host" if way.offload is Offload.NONE else "`--offload`"
         for option, there in {"--separate": way.separate, "--parts": parts, "--pad auto": pad_auto}.items():

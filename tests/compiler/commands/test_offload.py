@@ -325,6 +325,7 @@ def test_the_best_batch_in_stages_is_the_best_of_those_that_fit(tmp_path, monkey
         ),
         (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),
+        (["--best-batch", "--input", "9", "--output", "9"], "`--best-batch` is not of a stream of requests"),
         (["--ahead", "3"], "`--ahead` is of streams from the host."),
         (["--offload", "auto", "--overlap"], "Loops are not made of programs that stream"),
     ],

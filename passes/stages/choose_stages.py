@@ -24,7 +24,7 @@ from .align import Alignment
 from .bounds import Known, Split
 from .divide import divide, layers_of
 from .divisions import Divisions, even
-from .plan_stages import Stages
+from .plan_stages import NEAR, Stages
 from .staged_plan import NoPipeline, SlowPipelines, SlowStages, SplitBound, StagedPlan, TurnOver, refusal
 
 ROUNDING = 1e-12  # relative: of sums of seconds
@@ -87,7 +87,7 @@ class _Search(Stages):
         divisions, tried = Divisions(self, split), Tried()
         best: StagedPlan | None = None
         below = most
-        while len(tried) < MOST_TRIED and (layers := self.promising(divisions, tried, below)) is not None:
+        while len(tried) < MOST_TRIED and (layers := self.promising(divisions, tried, best, below)) is not None:
             try:
                 plan = self.at(split, layers, most=below)
             except (NoPlan, SlowStages) as error:
@@ -112,12 +112,18 @@ class _Search(Stages):
         message = "No layers for each stage were found with which all have room, and not all were looked at."
         raise NoPlan([Diagnostic(message, hint=MORE_ROOM)], Outcome.UNPROVEN)
 
-    def promising(self, divisions: Divisions, tried: Tried, below: float) -> tuple[int, ...] | None:
-        """The division that is to be planned next: as even a one as can be after one of which less was expected."""
+    def promising(
+        self, divisions: Divisions, tried: Tried, best: StagedPlan | None, below: float
+    ) -> tuple[int, ...] | None:
+        """The division that is to be planned next: as even a one as can be after one of which less was expected, and
+        at last some near the best."""
         first = even(self.layers, self.ways)
         if tried and first not in tried and not divisions.tight:
             return first
-        return divisions.promising(tried, below)
+        layers = divisions.promising(tried, below)
+        if layers is None and best is not None and divisions.bound < best.price * (1 - NEAR):
+            layers = divisions.near(best.layers, tried)
+        return layers
 
     def which_are_full(self, split: Split, layers: tuple[int, ...]) -> list[bool]:
         """Which stages of a division were shown to have no room."""

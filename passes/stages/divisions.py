@@ -28,6 +28,7 @@ Layers = tuple[int, ...]  # how many each stage has
 Expected = dict[str, list[list[float]]]  # for each phase seconds of a stage, by its first place and its last
 ROUNDING, BYTES_ROUNDING = 1e-12, 1e-9  # relative: of sums
 MOST_ENDS = 30  # ways for stages to begin and end that are planned for a better bound
+MUCH = 0.02  # more than was expected
 WORTH = 2e-4  # of the time: for less layers are not divided less evenly
 
 
@@ -250,6 +251,17 @@ class Divisions:
             if found_s < seconds * (1 - WORTH):
                 best, seconds = layers, found_s
         return None if best in tried or seconds >= below else best
+
+    def near(self, layers: Layers, tried: Collection[Layers]) -> Layers | None:
+        """Of divisions with one layer of a stage in another that which is expected to take the least and has not been
+        tried, where stages took much more than was expected: they store so much that layers take more the more of them
+        there are. None where they did not."""
+        if max(self.more.values(), default=1.0) < 1 + MUCH:
+            return None
+        expected_s = {phase: self._expected_s(phase) for phase in self.least_s}
+        some = [(self._seconds(each, expected_s), each) for each in _moved(layers) if each not in tried]
+        seconds, found = min(some, default=(math.inf, layers))
+        return found if seconds < math.inf else None
 
     def _expected_s(self, phase: str) -> list[list[float]]:
         """What a micro-batch is expected to take in stages, each layer as one in an even part does: of those that begin

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.program import Repeat
+from ..layouts.space import Mask
 from .bounds import Bounds, Counted, Split
 from .divide import Stage, divide
 from .staged_plan import StagedPlan
 
 Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Layers = tuple[int, ...]  # how many each stage has
 Expected = dict[str, list[list[float]]]  # for each phase seconds of a stage, by its first place and its last
 ROUNDING, BYTES_ROUNDING = 1e-12, 1e-9  # relative: of sums
@@ -159,7 +159,8 @@ class Divisions:
     def refuse(self, layers: Layers, full: Sequence[bool]) -> None:
         """Stages of a division have no room; of which that was shown."""
         self.tight, stages = True, list(zip(*_ends(layers), strict=True))
-        shown = [stage for stage, is_full in zip(stages, full, strict=True) if is_full]
+        # Of streamed layers stages have their parts by where they lie, which others of as many do not.
+        shown = [stage for stage, known in zip(stages, full, strict=True) if known and not self.bounds.streams]
         self.full += shown
         if not shown:
             self.avoided.append(max(stages, key=lambda stage: float(self._needed[1][stage])))

@@ -14,7 +14,7 @@ from escc.passes.options import Options
 from escc.passes.plan import NoPlan, Outcome
 from escc.passes.stages.choose_stages import _Search, choose_stages
 from escc.passes.stages.divide import turns
-from escc.passes.stages.divisions import Divisions
+from escc.passes.stages.divisions import Divisions, even
 
 FLOPS_PER_S = 1e9
 # All is computed: what is read and sent takes nothing.
@@ -102,6 +102,22 @@ def test_the_quickest_of_many_divisions_is_found_and_proven(computes, layers, ar
     program = parse(stack(batch, *layers, around=around))
     found = choose_stages(program, ["main"], Mesh.parse("chip=3"), "chip", "B", Options(computes))
     assert found.price == pytest.approx(min(every_s), rel=1e-9) and found.outcome is Outcome.OPTIMAL
+
+
+def test_the_bound_is_one_of_divisions_that_were_not_looked_at_as_well(computes, monkeypatch):
+    """Of the even division alone: what it takes is no bound of others."""
+    program = parse(stack(6, (3, 640), (3, 64)))
+    given = ["main"], Mesh.parse("chip=3"), "chip", "B", Options(computes)
+    quickest = choose_stages(program, *given)
+
+    def promising(self, divisions, tried, best, below):
+        return None if tried else even(self.layers, self.ways)
+
+    monkeypatch.setattr(_Search, "promising", promising)
+    found = choose_stages(program, *given)
+    assert found.layers == (2, 2, 2) and found.outcome is Outcome.FEASIBLE
+    assert found.bound <= quickest.price < found.price
+    assert found.computing_s <= quickest.price
 
 
 def test_a_batch_is_divided_once():

@@ -18,7 +18,7 @@ from escc.passes.ilp.model import Assembly, Model, continuous, inner
 from escc.passes.ilp.solver import Answer, Settings, solve
 from escc.passes.options import Options
 from escc.passes.search import counted_sends, exact
-from escc.passes.search.counted_sends import counted
+from escc.passes.search.counted_sends import _either, counted
 from escc.passes.search.reduced_program import Reduced
 
 COLUMNS, SENDS = 9, 5
@@ -84,6 +84,16 @@ def test_what_is_said_holds_for_every_plan_and_is_more() -> None:
             rows += len(left.low) > len(model.low)
             left_out += int(np.isinf(answer.reduced_costs).sum())
     assert more >= 50 and none >= 3 and left_out >= 100 and rows >= 20
+
+
+def test_a_column_costs_the_less_of_what_it_does_with_fewer_collectives_and_with_more() -> None:
+    left = SimpleNamespace(upper=np.array([1.0, 1.0, 0.0]))
+    fewer = Answer(np.ones(3), 10.0, np.array([0.0, 5.0, 1.0]), 0.0)
+    more = Answer(np.zeros(3), 12.0, np.array([0.0, 0.0, 9.0]), 0.0)
+    for both in ((fewer, more), (more, fewer)):
+        answer = _either(*both, left)  # type: ignore[arg-type]
+        assert answer.bound == 10.0 and answer.x is fewer.x and answer.reduced_costs is not None
+        assert answer.reduced_costs.tolist() == [0.0, 2.0, math.inf]
 
 
 @pytest.mark.parametrize("given", ["no price", "nothing is sent", "large", "open", "far from a price", "whole"])

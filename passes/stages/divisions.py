@@ -66,22 +66,22 @@ class Divisions:
         return [0, *(2 * n + 1 + (at == count) for n, count in enumerate(counts) for at in range(1, count + 1))]
 
     @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The kinds of places at which a stage begins and ends."""
+        return sorted({(first, last) for n, first in enumerate(self.kinds) for last in self.kinds[n + 1 :]})
+
+    @cached_property
     def least_s(self) -> dict[str, Floats]:
         """For each phase what a micro-batch takes at the least in a stage, by its first place and its last. Infinite
         where there is no layer between them. Shape [layers + 1, layers + 1]."""
-        found = {}
-        for phase, each in self.split.rounds:
-            counted = ((phase, each.micro_batches, each.weight(self.bounds.ways)),)
-            found[phase] = self.beside_s[phase] + self._layers_s(counted)
-        return found
+        return {phase: self.beside_s[phase] + self._layers_s(self._counted(phase)) for phase, _ in self.split.rounds}
 
     @cached_property
     def even_s(self) -> dict[str, Floats]:
         """As `least_s`, with each layer as in a stage of an even part."""
         found = {}
-        for phase, each in self.split.rounds:
-            counted = ((phase, each.micro_batches, each.weight(self.bounds.ways)),)
-            upto = self._upto_s(counted, self.bounds.layers_of_stages[-1])
+        for phase, _ in self.split.rounds:
+            upto = self._upto_s(self._counted(phase), self.bounds.layers_of_stages[-1])
             found[phase] = self.beside_s[phase] + (upto - upto[:, None])
         return found
 
@@ -89,14 +89,18 @@ class Divisions:
     def beside_s(self) -> dict[str, Floats]:
         """As `least_s`, of what is no part of a layer."""
         found, kinds, places = {}, np.array(self.kinds), np.arange(len(self.kinds))
-        pairs = {(first, last) for n, first in enumerate(self.kinds) for last in self.kinds[n + 1 :]}
-        stages = {pair: self._one_between(*pair) for pair in sorted(pairs)}
+        stages = {pair: self._one_between(*pair) for pair in self.pairs}
         for phase, each in self.split.rounds:
             of, beside = (phase, each.micro_batches), np.zeros((kinds[-1] + 1, kinds[-1] + 1))
             for pair, stage in stages.items():
                 beside[pair] = self.bounds.around_s(stage.program, of) + self.bounds.handed_s(stage, of)
             found[phase] = np.where(places > places[:, None], beside[kinds[:, None], kinds], np.inf)
         return found
+
+    def _counted(self, phase: str) -> Counted:
+        """A phase by itself."""
+        rounds = dict(self.split.rounds)[phase]
+        return ((phase, rounds.micro_batches, rounds.weight(self.bounds.ways)),)
 
     def _layers_s(self, counted: Counted, without: tuple[int, int] = (0, 0)) -> Floats:
         """As `least_s`, of the layers of phases together, `without` those between two places."""
@@ -119,13 +123,12 @@ class Divisions:
         """What a chip of a stage stores at the least in any phase, by its places, and what it holds in all."""
         bounds, kinds, places = self.bounds, np.array(self.kinds), np.arange(len(self.kinds))
         stored, held = (np.zeros((len(places), len(places))) for _ in range(2))
-        pairs = {(first, last) for n, first in enumerate(self.kinds) for last in self.kinds[n + 1 :]}
         for phase, each in self.split.rounds:
             of = phase, each.micro_batches
             sizes = zip((count for count, _ in bounds.parts), bounds.layer_bytes(of), strict=True)
             upto = np.array([0.0, *accumulate(size for count, size in sizes for _ in range(count))])
             layers = upto - upto[:, None]
-            for pair in sorted(pairs):
+            for pair in self.pairs:
                 alike = (kinds[:, None] == pair[0]) & (kinds == pair[1])
                 least, live = bounds.stage_bytes(self._one_between(*pair), of)
                 own = least + layers - layers[self._between(*pair)]
@@ -177,9 +180,8 @@ class Divisions:
 
     def plan_ends(self) -> None:
         """Know what stages of as few layers as can be take, with what stands around these; of few kinds of stages."""
-        last = self.kinds[-1]
-        pairs = {(first, end) for n, first in enumerate(self.kinds) for end in self.kinds[n + 1 :]}
-        every = [(first, end) for first, end in sorted(pairs) if self.bounds.ways > 2 or (first == 0) != (end == last)]
+        end = self.kinds[-1]
+        every = [pair for pair in self.pairs if self.bounds.ways > 2 or (pair[0] == 0) != (pair[1] == end)]
         for (phase, each), pair in product(self.split.rounds, every if len(every) <= MOST_ENDS else ()):
             seconds = self.bounds.alone_s(self._one_between(*pair), (phase, each.micro_batches))
             self.known.append(Planned(phase, *self._between(*pair), seconds))
@@ -217,11 +219,9 @@ class Divisions:
         """`least_s`, and what plans of stages say of those of more layers: without these they cost no less than that,
         and each of these takes what it does at the least by itself."""
         least = self.least_s[phase]
-        rounds = dict(self.split.rounds)[phase]
-        counted = ((phase, rounds.micro_batches, rounds.weight(self.bounds.ways)),)
         for _, start, end, seconds in (one for one in self.known if one.phase == phase):
-            more = self._as_many(start, end)
-            least = np.where(more, np.maximum(least, seconds + self._layers_s(counted, (start, end))), least)
+            own = seconds + self._layers_s(self._counted(phase), (start, end))
+            least = np.where(self._as_many(start, end), np.maximum(least, own), least)
         return np.where(self._fits, least, np.inf)
 
     def learn(self, plan: StagedPlan) -> None:

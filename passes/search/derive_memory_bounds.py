@@ -21,6 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ...cost.blocks import perhaps_in_blocks
 from ...cost.memory import (
     DECODING,
     Point,
@@ -32,6 +33,7 @@ from ...cost.memory import (
     points_without_blocks,
     stacks_of,
 )
+from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Choose, Kind, Program, Repeat, Stored, Take, operand_names, stored_in, walk
@@ -50,6 +52,7 @@ from .memory_bounds import (
 )
 from .step_order import END, Joined, StepOrder
 from .taken_products import Takings, takings
+from .under_way import UnderWay
 
 ORDERED: Joined = {}  # no collective runs as one with another
 
@@ -71,9 +74,15 @@ def needs(
     reader = LiveValues(program, graph, joined, known, lanes, dict(plain.sizes))
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
+    made = {name: tensor for name, tensor in reader.tensors.items() if name not in reader.held}
+    under_way = UnderWay(reader.order, made, scores(plain) | perhaps_in_blocks(plain), known)
     found = []
     for point in points_without_blocks(plain):
-        found.append(reader.need(point))
+        need = reader.need(point)
+        if point.step is not None and not reader.ordered:
+            more = under_way.at(reader.times[point.step], {term.value for term in need.terms})
+            need = need if more is None else replace(need, terms=(*need.terms, more))
+        found.append(need)
         found += reader.moves(point)
     return MemoryBounds(stored, tuple(found), reader.padding)
 

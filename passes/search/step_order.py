@@ -52,7 +52,23 @@ class StepOrder:
             return first < second
         if self.joined is None or first in self.earlier[second]:
             return first in self.earlier[second]
-        return self.repeats[first] == self.repeats[second] and self._latest[first] < self._soonest[second]
+        if self.repeats[first] != self.repeats[second]:
+            return False
+        latest = self._latest[first]
+        return latest < self._soonest[second] or (latest < second and self._waited_for(first, second))
+
+    def _waited_for(self, first: int, second: int) -> bool:
+        """Whether a node that runs before where it stands is sure to do so after another: a collective that runs as one
+        with others has brought what it reads, and waited for what one of these moves. Where others read that as well,
+        it may be two of it alone that run as one."""
+        for name in self.reads[second]:
+            others = (self.joined or {}).get(name, frozenset()) - {name}
+            if others and len(self._tensors[name].uses) > 1:
+                return False
+            for maker in map(self._maker, others):
+                if maker is None or (maker != first and first not in self.earlier.get(maker, ())):
+                    return False
+        return True
 
     def ends(self, first: int, second: int) -> bool:
         """Whether a node has run before anything that stands right before a later one."""
@@ -62,7 +78,7 @@ class StepOrder:
         """Whether a value is sure not to be moved before a node has run that precedes all that read it."""
         if self.kept:
             return True
-        steps = all(self._is_step(port.node) for port in tensor.uses)
+        steps = all(self.is_step(port.node) for port in tensor.uses)
         if self.joined is None or tensor.value.name in self.joined or not steps:
             return False
         return now < 0 or self._latest[now] < min(port.node for port in tensor.uses)
@@ -97,14 +113,15 @@ class StepOrder:
         item = self.graph.nodes[source].item
         return None if isinstance(item, Append) and item.cache == name else source
 
-    def _is_step(self, node: int) -> bool:
+    def is_step(self, node: int) -> bool:
+        """Whether a node is an op, which runs when it has its turn."""
         return not isinstance(self.graph.nodes[node].item, Stored | Carry | Result)
 
     @cached_property
     def _latest(self) -> dict[int, float]:
         """Each node has run before any of its region that stands after this one, and runs no earlier than where it
         stands: it waits for what collectives wait for that run as one."""
-        latest = {node: float(node) if self._is_step(node) else math.inf for node in self.reads}
+        latest = {node: float(node) if self.is_step(node) else math.inf for node in self.reads}
         while True:
             before = dict(latest)
             for node, names in self.reads.items():
@@ -116,7 +133,7 @@ class StepOrder:
         """After which node of its region a value is there that is read, moved or not."""
         there = self._finished(name, reader, latest)
         for other in (self.joined or {}).get(name, ()):
-            uses = (port.node if self._is_step(port.node) else math.inf for port in self._tensors[other].uses)
+            uses = (port.node if self.is_step(port.node) else math.inf for port in self._tensors[other].uses)
             there = max([there, self._finished(other, reader, latest), *uses])
         return there
 
@@ -128,7 +145,7 @@ class StepOrder:
         item = self.graph.nodes[source].item
         if isinstance(item, Carry) and item.result == name:
             return math.inf  # a repeat waits for all that is read in it
-        inside = self._is_step(source) and self.repeats[source] == self.repeats[reader]
+        inside = self.is_step(source) and self.repeats[source] == self.repeats[reader]
         return latest[source] if inside else -math.inf
 
     @cached_property
@@ -146,5 +163,5 @@ class StepOrder:
         source = self._maker(name)
         if source is None:
             return -math.inf
-        inside = self._is_step(source) and self.repeats[source] == self.repeats[reader]
+        inside = self.is_step(source) and self.repeats[source] == self.repeats[reader]
         return soonest[source] if inside else -math.inf

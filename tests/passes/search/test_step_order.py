@@ -98,7 +98,7 @@ def places(spmd: SpmdProgram) -> dict[str, int]:
 def compared(problem: Problem, limits: Limits, order: StepOrder, draws: int) -> tuple[int, int]:
     """Of some plans how many pairs of steps are said to keep their order, and how many do not keep it."""
     said = turned = 0
-    steps = [n for n, node in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    steps = [n for n, node in enumerate(problem.graph.nodes) if order.is_step(n) and order.repeats[n]]
     for draw in range(draws):
         at = places(limits.spell(problem.found(drawn(problem, draw)), True))
         for k, first in enumerate(steps):
@@ -114,7 +114,7 @@ def compared(problem: Problem, limits: Limits, order: StepOrder, draws: int) -> 
 @pytest.mark.parametrize("seed", range(60))
 def test_steps_that_are_said_to_keep_their_order_do(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, limits, order = ordered(generate(seed).program, "main", monkeypatch)
-    every = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n)]
+    every = [n for n, _ in enumerate(problem.graph.nodes) if order.is_step(n)]
     for draw in range(6):
         at = places(limits.spell(problem.found(drawn(problem, draw)), True))
         for first in every:
@@ -161,7 +161,7 @@ def test_most_steps_of_a_layer_keep_it_and_some_do_not(monkeypatch: pytest.Monke
     problem, limits, order = ordered(program_of(Source("layer.esti", ATTENTION)), "main", monkeypatch)
     said, turned = compared(problem, limits, order, 40)
     assert turned > 0 and not order.kept
-    steps = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    steps = [n for n, _ in enumerate(problem.graph.nodes) if order.is_step(n) and order.repeats[n]]
     assert said > 0.6 * 40 * len(steps) * (len(steps) - 1) / 2
     number = {node.name: n for n, node in enumerate(problem.graph.nodes)}
     assert order.precedes(number["layer.n"], number["layer.v"])
@@ -175,7 +175,7 @@ def test_a_value_that_is_said_to_lie_as_it_was_made_is_not_moved_before(
     text: str, known: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, limits, order = ordered(program_of(Source("layer.esti", text)), "main", monkeypatch)
-    steps = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    steps = [n for n, _ in enumerate(problem.graph.nodes) if order.is_step(n) and order.repeats[n]]
     seen = 0
     for draw in range(40):
         spmd = limits.spell(problem.found(drawn(problem, draw)), True)
@@ -197,7 +197,7 @@ def test_a_value_that_is_said_to_wait_is_moved_no_further_than_to_where_it_has_b
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, limits, order = ordered(program_of(Source("layer.esti", text)), "main", monkeypatch)
-    steps = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    steps = [n for n, _ in enumerate(problem.graph.nodes) if order.is_step(n) and order.repeats[n]]
     seen = moved = 0
     for draw in range(20):
         spmd = limits.spell(problem.found(drawn(problem, draw)), True)
@@ -252,3 +252,31 @@ def test_values_of_another_phase_say_nothing_of_one() -> None:
     graph = cast(Any, SimpleNamespace(tensors=values))
     assert joined(groups, graph, "first") == {key: {"v0", "v1"} for key in ("v0", "v1")}
     assert joined(groups, graph, "second") == {key: {"v1", "v2"} for key in ("v1", "v2")}
+
+
+TWICE = """
+dim B = 64, E = 64, F = 64
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi, Wv, Ww, Wz: bf16[E,F]
+  param Wd: bf16[F,E]
+  n = exp(x)
+  u[B,F] = n[B,E] * Wi[E,F]
+  m = exp(x)
+  v[B,F] = m[B,E] * Wv[E,F]
+  w[B,F] = m[B,E] * Ww[E,F]
+  z[B,F] = n[B,E] * Wz[E,F]
+  t = u * v * w * z
+  d[B,E] = t[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) { return repeat 2 layer(x) }
+"""
+
+
+def test_two_copies_of_one_value_may_be_made_as_one_and_wait_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then what reads the second one runs where the first one is read."""
+    _, _, order = ordered(program_of(Source("layer.esti", TWICE)), "main", monkeypatch)
+    number = {node.name: n for n, node in enumerate(order.graph.nodes)}
+    assert {"layer.n", "layer.m"} <= (order.joined or {}).get("layer.n", frozenset())
+    assert order.precedes(number["layer.m"], number["layer.w"]) and order.precedes(number["layer.n"], number["layer.z"])
+    assert not order.precedes(number["layer.m"], number["layer.z"])

@@ -37,13 +37,12 @@ def searched(
 ) -> tuple[Problem, Limits]:
     """What the search is handed for a program, with more memory than it needs."""
     seen: list[tuple[Problem, Limits]] = []
-    search = tasks.search
 
-    def watched(problem: Problem, limits: Limits, prover: Any, below: float, sides: Any) -> Any:
+    def watched(problem: Problem, limits: Limits, *_: Any) -> Any:
         seen.append((problem, limits))
-        return search(problem, limits, prover)
+        raise StopIteration
 
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, pytest.raises(StopIteration):
         patched.setattr(tasks, "search", watched)
         choose(program, phase, mesh, Options(hardware, capacity_bytes=1e18))
     return seen[0]

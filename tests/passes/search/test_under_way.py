@@ -128,7 +128,7 @@ def tensors(sizes: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
 
 def test_it_is_no_more_than_is_there_in_any_order_and_nearly_all_that_flows() -> None:
     found = most = 0.0
-    for seed in range(300):
+    for seed in range(200):
         steps = Steps(seed)
         under_way = steps.under_way()
         for now in range(1, steps.count):
@@ -175,7 +175,7 @@ def test_no_plan_holds_less_and_some_hold_no_more(text: str, tight: int, monkeyp
         patched.setattr(UnderWay, "at", lambda *_: None)
         _, without = searched(program, "main", Mesh.parse("2x2"), LINKS, monkeypatch)
     equal = more = 0
-    for draw in range(30):
+    for draw in range(12):
         plan = drawn(problem, draw)
         compare(problem, limits, plan)
         spelled = points(limits.spell(problem.found(plan), True), limits.lanes, limits.fused)
@@ -190,7 +190,7 @@ def test_no_plan_holds_less_and_some_hold_no_more(text: str, tight: int, monkeyp
 def test_what_one_branch_of_a_layer_makes_is_there_beside_what_the_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention may wait for the feed-forward, or go before it: something of it is held in any case."""
     problem, limits, order = ordered(program_of(Source("layer.esti", PARALLEL)), "main", monkeypatch)
-    said, turned = compared(problem, limits, order, 40)
+    said, turned = compared(problem, limits, order, 12)
     assert said > 0 and turned > 0
     number = {node.name: n for n, node in enumerate(problem.graph.nodes)}
     joined = order.joined or {}

@@ -100,9 +100,8 @@ class UnderWay:
 
     @cached_property
     def _least(self) -> dict[str, float]:
-        """What each value takes at the least, or what is there in its place."""
-        own = {name: t.total_bytes / float(t.space.space.shards.max()) for name, t in self.tensors.items()}
-        return {name: min(size, own.get(self._takers.get(name, name), 0.0)) for name, size in own.items()}
+        """What each value takes at the least; what is made in the place of a product takes as much."""
+        return {name: t.total_bytes / float(t.space.space.shards.max()) for name, t in self.tensors.items()}
 
     @cached_property
     def _made(self) -> dict[int, list[str]]:

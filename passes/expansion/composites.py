@@ -102,13 +102,14 @@ def rmsnorm(body: Body, target: str, given: Arguments) -> str:
 def layernorm(body: Body, target: str, given: Arguments) -> str:
     """(x - mean) * rsqrt(variance + epsilon) * scale + bias, means over the dims `over`.
 
-    The variance comes from the sums of x and of x * x, so that both can be completed at once.
+    The variance comes from the sums of x and of x * x, so that both can be completed at once. Rounded it may come out
+    below 0 where x hardly varies, and counts as 0 then.
     """
     x = body.named(given.values[0], f"{target}.input")
     size = size_expr(given.over)
     mean = divide(Operand(_sum(body, f"{target}.sum", (x,), given.over, Dtype.F32)), size)
     square = divide(Operand(_sum(body, f"{target}.square_sum", (x, x), given.over, Dtype.F32)), size)
-    variance = subtract(square, multiply(mean, mean))
+    variance = Call("relu", (subtract(square, multiply(mean, mean)),))
     root = Call("rsqrt", (add(variance, Const(given.epsilon)),))
     expr = multiply(multiply(subtract(Operand(x), mean), root), given.values[1])
     if len(given.values) == 3:

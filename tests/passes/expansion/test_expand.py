@@ -242,7 +242,8 @@ def test_rmsnorm() -> None:
 
 
 def test_layernorm() -> None:
-    scaled = "(((x - (n.sum / #E)) * rsqrt((((n.square_sum / #E) - ((n.sum / #E) * (n.sum / #E))) + 1e-06))) * w)"
+    variance = "relu(((n.square_sum / #E) - ((n.sum / #E) * (n.sum / #E))))"
+    scaled = f"(((x - (n.sum / #E)) * rsqrt(({variance} + 1e-06))) * w)"
     sums = ["n.sum: f32[B] = einsum x[B,E] -> [B]", "n.square_sum: f32[B] = einsum x[B,E] x[B,E] -> [B]"]
     inputs = "x: bf16[B,E], w: bf16[E], b: bf16[E]"
     assert main("n = layernorm(x, w, over=E)\nreturn n", inputs) == [*sums, f"n: bf16[B,E] = map {scaled}"]

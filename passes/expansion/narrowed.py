@@ -7,10 +7,10 @@ has one for each row, and a cache one for each token and head (what vLLM and Ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import InputError, fail
 from ...ir.dtype import Dtype
 from ...ir.program import Kind
 from ...ir.text.surface import (
@@ -60,15 +60,12 @@ class _Uses:
         self.grown |= other.grown
 
 
-def narrowed(
-    model: Model, weights: Dtype | None = None, caches: Dtype | None = None, only: Set[str] | None = None
-) -> Model:
-    """The model with what it declares in bf16 or f16 in other types, with scales; None, or bf16, leaves them. `only`:
-    the names that are looked at, None for all.
+def narrowed(model: Model, weights: Dtype | None = None, caches: Dtype | None = None) -> Model:
+    """The model with what it declares in bf16 or f16 in other types, with scales; None, or bf16, leaves them.
 
     Of parameters those with two dims or more that a product sums over or a table is; of caches those with a dim beside
     the one that they grow along. All else, such as norms and biases, stays as it is. Raises InputError for a type that
-    has no scales.
+    has no scales, and where nothing can be narrowed.
     """
     given = ((Kind.PARAM, weights), (Kind.CACHE, caches))
     for what, (_, dtype) in zip(("Weights", "Caches"), given, strict=True):
@@ -86,24 +83,46 @@ def narrowed(
     items = list[Item]()
     for item, uses in zip(model.items, own, strict=True):
         if isinstance(item, Declaration):
-            items += _declared(item, every, wanted, only)
+            items += _declared(item, every, wanted)
         elif isinstance(item, Block | Main):
             lines = list[Line]()
             for line in item.lines:
-                lines += _declared(line, uses, wanted, only) if isinstance(line, Declaration) else [line]
+                lines += _declared(line, uses, wanted) if isinstance(line, Declaration) else [line]
             items.append(replace(item, lines=tuple(lines)))
         else:
             items.append(item)
-    return Model(tuple(items))
+    out = Model(tuple(items))
+    for kind, dtype in wanted.items():
+        if _types(out, kind) == _types(model, kind):
+            raise _unchanged(model, kind, dtype)
+    return out
 
 
-def _declared(line: Declaration, uses: _Uses, wanted: Mapping[Kind, Dtype], only: Set[str] | None) -> list[Declaration]:
+def _types(model: Model, kind: Kind) -> list[str]:
+    """The types of what is declared of a kind with two dims or more, in order."""
+    lines = (line for item in model.items for line in (item.lines if isinstance(item, Block | Main) else (item,)))
+    declared = (line for line in lines if isinstance(line, Declaration) and line.kind is kind)
+    return [line.type.dtype.name for line in declared if len(line.type.dims) > 1 for _ in line.names]
+
+
+def _unchanged(model: Model, kind: Kind, dtype: Dtype) -> InputError:
+    """What is said where no parameter, or no cache, becomes narrower: it would be planned as if nothing was asked."""
+    what, option = ("parameter", "--weights") if kind is Kind.PARAM else ("cache", "--caches")
+    types = sorted({*_types(model, kind)})
+    has = f"the model has them in {', '.join(types)}" if types else "the model has none of two dims or more"
+    return fail(
+        f"`{option} {dtype}` changes nothing: no {what} is in {' or '.join(WIDE)} and could be stored as {dtype}.",
+        hint=has,
+    )
+
+
+def _declared(line: Declaration, uses: _Uses, wanted: Mapping[Kind, Dtype]) -> list[Declaration]:
     """What a declaration becomes: one for each scale that its names have."""
     if line.kind not in wanted:
         return [line]
     found = list[tuple[list[Ident], tuple[Ident, ...] | None]]()
     for name in line.names:
-        scale = _scale(line, name.name, uses) if only is None or name.name in only else None
+        scale = _scale(line, name.name, uses)
         if found and found[-1][1] == scale:
             found[-1][0].append(name)
         else:

@@ -145,3 +145,24 @@ def test_a_chip_stores_and_loads_half_and_the_scales() -> None:
     assert loaded == [2 * 64 * 256 + 2 * 8 * (64 + 256), 64 * 256 + 4 * 256 + 2 * 8 * (64 + 256)]
     flops = [{op.result: op.flops for op in found.ops}["h"] for found in (wide, narrow)]
     assert flops[1] == flops[0] + 8 * 256  # each sum times its scale
+
+
+@pytest.mark.parametrize(
+    ("weights", "caches", "said"),
+    [
+        (
+            Dtype.INT8,
+            None,
+            "`--weights int8` changes nothing: no parameter is in bf16 or f16 and could be stored as",
+        ),
+        (None, Dtype.FP8, "`--caches fp8` changes nothing: no cache is in bf16 or f16 and could be stored as"),
+    ],
+)
+def test_what_changes_nothing_is_refused(weights: Dtype | None, caches: Dtype | None, said: str) -> None:
+    """It would be planned, and shown in a sweep, as if it were stored so."""
+    text = "dim B = 2, E = 4\nmain(x: f32[B,E]) { param W: f32[E,E]\n  param b: bf16[E]\n  return x * W[E,E] }"
+    with pytest.raises(InputError) as refused:
+        narrowed(parse(Source("t.esti", text)), weights, caches)
+    [diagnostic] = refused.value.diagnostics
+    assert diagnostic.message == f"{said} {weights or caches}."
+    assert diagnostic.hint == ("the model has them in f32" if weights else "the model has none of two dims or more")

@@ -74,7 +74,10 @@ def explain_command(
     ] = None,
     over: Annotated[
         str | None,
-        typer.Option(metavar="DIM", help="Show which of the layouts of `--against` sends least as DIM grows."),
+        typer.Option(
+            metavar="DIM",
+            help="Show which of the layouts of `--against`, as planned at the size of DIM, sends least as DIM grows.",
+        ),
     ] = None,
     search: Annotated[
         bool, typer.Option(help="With `--over`, also search for the least communication wherever the best changes.")

@@ -108,7 +108,7 @@ def import_command(
     else:
         for wrote in write_files(Path(output).parent, dict(zip(names, texts, strict=True)), force):
             say(f"wrote {wrote}\n")
-    note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")
+    note(f"{parameter_count(program):,} parameters")
     if checkpoint is not None:
         _tell(checkpoint, codes, guessing)
 

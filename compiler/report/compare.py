@@ -80,13 +80,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rival layouts: the communication of each, over the whole run, and the regimes as a dim, `over`, grows.
+    """Rival layouts: the communication of each, over the whole run, and the regimes as a dim, `over`, grows, which has
+    the size `planned_at` in the plans whose layouts are kept.
 
     `findings`: at the size that the dim has, and wherever the cheapest changes.
     """
 
     layouts: tuple[Line, ...]
     over: str | None = None
+    planned_at: int | None = None
     turns: tuple[Turn, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -121,9 +123,8 @@ def compare(
     costs = {name: _only(one, over) for name, one in found.items()}
     symbol = _symbol(next(iter(found.values())), over)
     turns = cheapest(costs, symbol)
-    if search is None:
-        return Comparison(layouts, over, turns)
-    return Comparison(layouts, over, turns, tuple(_findings(rivals, over, turns, search)))
+    at = dict(next(iter(rivals.values())).spmd.sizes)[over]
+    return Comparison(layouts, over, at, turns, () if search is None else tuple(_findings(rivals, over, turns, search)))
 
 
 def _findings(

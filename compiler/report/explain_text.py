@@ -125,7 +125,8 @@ def _regimes(comparison: Comparison) -> Iterator[Iterator[str]]:
     if comparison.over is not None:
         rows = [(f"from {comparison.over} =", "least communication")]
         rows += [(f"{turn.start:,.10g}", turn.name) for turn in comparison.turns]
-        yield iter([f"As {comparison.over} grows", *table(rows, left=2)])
+        at = f"{comparison.over} = {comparison.planned_at:,}"
+        yield iter([f"As {comparison.over} grows, each in the layouts that are planned at {at}", *table(rows, left=2)])
     if comparison.findings:
         over = comparison.over or ""
         sentences = [f"  {sentence(finding, over)}" for finding in comparison.findings]
@@ -242,7 +243,7 @@ def _comparison(rivals: Comparison) -> Data:
     if rivals.over is not None:
         turns = [{"from": turn.start, "cheapest": turn.name} for turn in rivals.turns]
         findings = [_finding(finding, rivals.over) for finding in rivals.findings]
-        out["regimes"] = {"over": rivals.over, "turns": turns, "search": findings}
+        out["regimes"] = {"over": rivals.over, "planned_at": rivals.planned_at, "turns": turns, "search": findings}
     return out
 
 

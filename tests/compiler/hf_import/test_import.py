@@ -86,7 +86,7 @@ def test_without_an_output_the_model_is_printed(tmp_path: Path) -> None:
     result = imported(tmp_path, config())
     assert result.stdout.startswith("# Imported from a Hugging Face config of architecture llama.\n")
     assert 'model "small"' in result.stdout
-    assert result.stderr == "0.00e9 parameters\n"
+    assert result.stderr == "135,616 parameters\n"
     assert imported(tmp_path, config()).stdout == result.stdout
 
 

@@ -205,7 +205,7 @@ def test_regimes() -> None:
     assert [(turn["from"], turn["cheapest"]) for turn in phase["regimes"]["turns"]] == TURNS
     assert phase["regimes"]["over"] == "B" and phase["regimes"]["search"] == []
     assert invoke(*arguments).stdout.endswith(
-        "As B grows\n"
+        "As B grows, each in the layouts that are planned at B = 512\n"
         "  from B =   least communication\n"
         "  0          ws2d\n"
         "  16,384     wg-x\n"

@@ -162,13 +162,16 @@ class Relaxation:
         self._upper = near.upper[self._own]
         proto = _proto(near, self._live, self._binding)
         self._solver = core.new(AGAIN, proto, parameters_pb2.SolverInitializerProto())
+        self.steps = 0
 
     def solve(self, upper: Floats, most: float = np.inf) -> Answer:
         """The answer with these upper bounds of columns, none of which is above that of the model; it has no solution
         where that costs more than `most`."""
         started = time.perf_counter()
         self._bound(upper)
-        answer = self._answer(self._ask(most))
+        said = self._ask(most)
+        self.steps = said.solve_stats.simplex_iterations
+        answer = self._answer(said)
         if not self._is_shown(answer, upper, most):
             answer = solve(replace(self._model, upper=upper), self._settings, worths=True, second=answer.none)
         none = answer.none or (answer.x is None and answer.bound >= most)

@@ -2,8 +2,9 @@
 
 A relaxation takes halves of a choice that stores much and of one that stores little. With that settled for a few nodes
 hardly anything is left open: some dozens of relaxations prove what a solver's own search, with presolve, cuts and
-heuristics, takes a minute for. Each goes on from where the last one ended. Only where there are many columns and no
-plan is known is that search asked, of levels alone: what it finds first is the better plan.
+heuristics, takes a minute for. Each goes on from where the last one ended, or where that has come to take many steps
+from what rows were worth in the one that it is a part of. Only where there are many columns and no plan is known is
+that search asked, of levels alone: what it finds first is the better plan.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ilp.model import continuous
 from ..ilp.solver import Answer, Relaxation, Settings, solve
+from ..ilp.thinned import Thinned, thinned
 from ..layouts.space import Array, Mask
 from .branch_on_axes import INTEGRAL, AxisProgram, AxisSearch, Box, cheap
 from .level_program import LITTLE, SAME, level_program
@@ -34,6 +37,7 @@ STEPS = 4  # relaxations in which all is settled so
 MOST_RELAXED = 400  # linear programs, each a tenth of a second
 NEAR = (0.002, 0.005, 0.016)  # above a relaxation, where plans are looked for first
 NEARER = 0.005  # how far above it the solver's own search is asked for them, too
+MANY_STEPS = 800  # of a simplex from where the last relaxation ended: from what its own rows were worth it takes fewer
 ANY = 0.05  # above these a plan is good enough where any is asked for
 MANY_LIVE = 40_000  # columns with which the solver's own search finds a good plan sooner than this one
 NODES = 2_000  # of that search
@@ -167,6 +171,7 @@ class LevelSearch(AxisSearch):
     most: int | None = None
     apart: bool = False
     in_vain: int = 0
+    _thin: Thinned | None = None
     _relaxation: Relaxation | None = None
 
     def prove(self, root: Answer, upper: Floats) -> None:
@@ -177,8 +182,9 @@ class LevelSearch(AxisSearch):
     def settle(self, root: Answer, upper: Floats) -> Box:
         """Look near the relaxation of all with such upper bounds, which is returned."""
         assert root.row_worths is not None, "it was asked for"
-        model = replace(self.program.model, upper=upper)
-        self._relaxation = Relaxation(model, self.settings, root.row_worths)
+        thin = self._thin = thinned(continuous(replace(self.program.model, upper=upper)))
+        # What is full there is no choice, and no cut bounds it by 0.
+        self._relaxation = Relaxation(thin.model, self.settings, root.row_worths[thin.rows])
         whole = Box(upper, upper, root, root.bound, True)
         self._look_near(whole)
         return whole
@@ -197,8 +203,11 @@ class LevelSearch(AxisSearch):
         return self.price
 
     def _answer(self, box: Box, upper: Floats) -> Answer:
-        assert self._relaxation is not None, "the search has begun"
-        return self._relaxation.solve(upper, self.price)
+        """As of all searches; from where the last one ended, as long as that is near."""
+        assert self._relaxation is not None and self._thin is not None, "the search has begun"
+        if self._relaxation.steps > MANY_STEPS:
+            return super()._answer(box, upper)
+        return self._thin.whole(self._relaxation.solve(np.minimum(upper, self._thin.model.upper), self.price))
 
     def _relaxed(self, box: Box) -> None:
         assert box.answer.x is not None, "relaxations that are entered have a solution"

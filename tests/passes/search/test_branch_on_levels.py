@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from escc.passes.ilp.solver import Answer, Settings
+from escc.passes.ilp.model import Model
+from escc.passes.ilp.solver import Answer, Relaxation, Settings
 from escc.passes.search import branch_on_levels
-from escc.passes.search.branch_on_axes import AxisProgram, Box
+from escc.passes.search.branch_on_axes import AxisProgram, AxisSearch, Box
 from escc.passes.search.branch_on_levels import LevelSearch, levels_of
 from escc.passes.search.exact import Prover
 from escc.passes.search.memory_bounds import Load
@@ -47,6 +48,56 @@ def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
     assert none is None or live == 0, "none is cheaper by the gap"
     assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
     assert asked(problem, limits, least * 0.5) == (None, least * 0.5)
+
+
+@pytest.mark.parametrize("most", [10**6, 0])
+def test_far_from_where_the_last_one_ended_a_relaxation_begins_from_its_own_rows(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimum is the same."""
+    monkeypatch.setattr(branch_on_levels, "MANY_STEPS", most)
+    gone_on, anew = [], []
+    again, whole = Relaxation.solve, AxisSearch._answer
+
+    def solved(self: Relaxation, upper: np.ndarray, price: float) -> Answer:
+        answer = again(self, upper, price)
+        gone_on.append(self.steps)
+        return answer
+
+    monkeypatch.setattr(Relaxation, "solve", solved)
+    monkeypatch.setattr(AxisSearch, "_answer", lambda *given: anew.append(1) or whole(*given))
+    for seed in (0, 3, 7, 11):
+        problem = problem_of(seed, SQUARE, LINKS)
+        problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+        limits = rooms(problem, seed)
+        least = optimum(problem, limits)
+        plan, bound = asked(problem, limits, 1.5 * least, less=True)
+        assert plan is not None and least * (1 - 1e-6) <= plan.price <= least * (1 + 1e-6)
+        assert bound == pytest.approx(least, rel=1e-6)
+    assert max(gone_on) > 0
+    assert (len(anew) > len(gone_on)) if most == 0 else not anew
+
+
+def test_rows_that_say_nothing_of_what_is_left_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, every, begin, settle = [], [], Relaxation.__init__, LevelSearch.settle
+
+    def begun(self: Relaxation, model: Model, settings: Settings, worths: np.ndarray) -> None:
+        shown.append(len(model.low))
+        begin(self, model, settings, worths)
+
+    def settled(self: LevelSearch, root: Answer, upper: np.ndarray) -> Box:
+        every.append(len(self.program.model.low))
+        return settle(self, root, upper)
+
+    monkeypatch.setattr(Relaxation, "__init__", begun)
+    monkeypatch.setattr(LevelSearch, "settle", settled)
+    problem = problem_of(3, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, 3)
+    least = optimum(problem, limits)
+    asked(problem, limits, 1.01 * least, less=True)
+    assert len(shown) == len(every) > 0
+    assert all(few < many / 2 for few, many in zip(shown, every, strict=True)), (shown, every)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 7, 11])

@@ -53,22 +53,33 @@ def telling(model: Model) -> Model:
     )
 
 
-def cheaper(model: Model, price: float) -> Model:
+def cheaper(model: Model, price: float, one_of: Sequence[Array] = ()) -> Model:
     """The program of the solutions that cost no more than a price, by two rows and a column more: that tells a solver
     more than its objective does. All that costs something is integer, and less than 0 only where that is little.
+    `one_of`: sets of columns, of each of which one is 1 and all others 0. What the cheapest of a set costs is paid
+    however it is chosen, and so it is left out: in what room there is then, a solver sees by each column that is too
+    dear by itself, and by one that is taken which others are too dear beside it.
 
     Costs are counted in whole grains, rounded down, so that no solution is cut off; and those in pieces of so many, as
     solvers that count in whole numbers err with large ones. What small pieces come to is carried over to the others.
     Raises ValueError where there is nothing to count in."""
-    paid = np.flatnonzero((model.cost != 0) & (model.upper > 0))
-    gains = -float((model.cost[paid] * model.upper[paid]).clip(max=0.0).sum())
+    gains = -float((model.cost * model.upper).clip(max=0.0).sum())
     grain = (price + gains) / PIECES**2
     if not 0 < grain < np.inf:
         raise ValueError(f"a price of {price} cannot be counted in grains")
+    cost, most = model.cost.copy(), price
+    for columns in one_of:
+        live = columns[model.upper[columns] > 0]
+        least = cost[live].min(initial=np.inf)
+        if np.isfinite(least):
+            cost[live] -= least
+            most -= float(least)
+    paid = np.flatnonzero((cost != 0) & (model.upper > 0))
     assert model.integer[paid].all(), "pieces are carried over where they are whole"
     too_dear = PIECES**2 + 1.0 + len(paid)  # such a column is so by itself
-    large, small = np.divmod(np.minimum(np.floor(model.cost[paid] / grain), too_dear), PIECES)
-    most_large, most_small = np.divmod(np.floor(price / grain), PIECES)
+    large, small = np.divmod(np.minimum(np.floor(cost[paid] / grain), too_dear), PIECES)
+    rounded = 1.0 if one_of else 0.0  # differences are off by less than a grain
+    most_large, most_small = np.divmod(np.floor(most / grain) + rounded, PIECES)
     rows, carried = len(model.low), len(model.cost)
     return Model(
         np.append(model.cost, 0.0),

@@ -20,6 +20,7 @@ from ...ir.program import Append, Repeat, Stored, walk
 from ..ilp.model import Model, cheaper, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.reshard import Arcs
+from ..layouts.space import Array
 from .column_images import KeptOut, column_images
 from .combinable import Groups
 from .copies_program import CopiesProgram
@@ -135,7 +136,7 @@ class _Settling:
             if n * len(model.low) > MOST_ROWS * (1 if self.price < math.inf else UNKNOWN_ROWS):
                 break
             nodes //= 2
-            answer = self.solve(model, unit, max(nodes, LEAST_NODES))
+            answer = self.solve(model, unit, max(nodes, LEAST_NODES), program.choices)
             if answer.none:
                 return found and self.plainest(found), self.price  # nothing is left that is cheaper
             bound = max(bound, answer.bound / unit)
@@ -162,13 +163,13 @@ class _Settling:
             bound = self.price if relaxed.none else max(bound, relaxed.bound / unit)
         return found and self.plainest(found), min(bound, self.price)
 
-    def solve(self, model: Model, unit: float, nodes: int) -> Answer:
-        """What the solver says of the plans that cost less than is known."""
+    def solve(self, model: Model, unit: float, nodes: int, choices: Sequence[Array]) -> Answer:
+        """What the solver says of the plans that cost less than is known. `choices`: the columns of each node's."""
         settings = replace(self.side.problem.settings, solver=SOLVER)
         if not 0 < self.price < math.inf:
             answer = solve(model, settings, nodes)
         else:
-            answer = solve(cheaper(model, self.price * unit * (1 - settings.gap)), settings, nodes)
+            answer = solve(cheaper(model, self.price * unit * (1 - settings.gap), choices), settings, nodes)
         self.prover.solve_s += answer.seconds
         return answer if answer.x is None else replace(answer, x=answer.x[: len(model.cost)])
 
@@ -257,10 +258,9 @@ class _Settling:
 
     def exactly(self, program: CopiesProgram, x: Floats) -> list[int]:
         """The columns of what an answer chooses and moves, which say what runs as one."""
-        choices = [first + np.arange(len(mask)) for first, mask in zip(program.choice, program.allowed, strict=True)]
         every = self.side.detours.moves.arcs
         arcs = [paid + np.arange(len(own)) for t, paid in program.paid.items() if (own := every[t]) is not None]
-        columns = np.concatenate([*choices, *arcs])
+        columns = np.concatenate([*program.choices, *arcs])
         return [int(column) for column in columns if x[column] > 0.5]
 
 

@@ -86,6 +86,11 @@ class WaysProgram:
         own = self.moves.groups if self.problem.groups is not None else None
         return None if own is None else replace(own, latency_s=own.latency_s * self.unit)
 
+    @property
+    def choices(self) -> list[Array]:
+        """The columns of each node's choices, of which plans make one."""
+        return [first + np.arange(len(mask)) for first, mask in zip(self.choice, self.allowed, strict=True)]
+
     @cached_property
     def number(self) -> dict[Tensor, int]:
         """The tensors' numbers."""

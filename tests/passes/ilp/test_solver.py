@@ -143,6 +143,32 @@ def test_rows_leave_what_is_cheaper_and_nothing_else(seed: int) -> None:
         assert not taken[costs > price + near].any()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_paid_however_is_chosen_is_left_out_and_nothing_else(seed: int) -> None:
+    """Of two choices and some columns beside them: a row with what is left tells by one column that another is 0."""
+    rng = np.random.default_rng([seed, 4])
+    cost = np.concatenate([1e3 + rng.random(6), rng.random(2)])
+    upper = np.append(np.ones(8), np.zeros(4))
+    upper[rng.integers(0, 6)] = 0.0
+    model = replace(
+        random_program(seed), cost=np.append(cost, np.zeros(4)), upper=upper, integer=np.ones(12, dtype=bool)
+    )
+    sets = [np.arange(3), np.arange(3, 6)]
+    every = np.array(
+        [x for x in product((0.0, 1.0), repeat=8) if sum(x[:3]) == sum(x[3:6]) == 1 and (x <= upper[:8]).all()]
+    )
+    costs = every @ cost
+    for price in np.sort(costs)[::3]:
+        more = cheaper(model, float(price), sets)
+        large = (more.row == len(model.low)) & (more.column < 8)
+        sizes, most = np.bincount(more.column[large], more.coefficient[large], 8), more.high[-2]
+        assert most < 1e6 * 3 / 2e3 + 1, "what the cheapest of each cost is not in it"
+        assert (every[costs <= price] @ sizes <= most).all()
+        assert not (every[costs > price * (1 + 1e-6)] @ sizes <= most - 1).any()
+    left = cheaper(model, float(costs.min()) * (1 - 1e-9), sets)
+    assert left.high[-2] < 0, "nothing is cheaper than the cheapest of each"
+
+
 def test_there_is_nothing_cheaper_than_nothing() -> None:
     model = random_program(0)
     with pytest.raises(ValueError, match="cannot be counted"):

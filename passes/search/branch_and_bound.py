@@ -220,9 +220,9 @@ class Boxes:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether boxes have not changed anything for long, or have given one up whose bound is the least of all: then
-        a cheaper plan is all that they may still find."""
-        return self.in_place >= PATIENCE // 2 or self.given_up <= self.least
+        """Whether boxes have not changed anything for some steps, or have given one up whose bound is the least of all:
+        then a cheaper plan is all that they may still find."""
+        return self.in_place >= MOST_IN_PLACE or self.given_up <= self.least
 
     @property
     def is_closed(self) -> bool:

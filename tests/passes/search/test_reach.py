@@ -127,7 +127,7 @@ def test_boxes_that_get_nowhere_wait_for_what_settles_them(sides_of: Callable[[s
     boxes.best = plan = side.problem.found(drawn(side.problem, 0))
     left: Any = None  # nothing looks into it
     boxes.heap = [(0.5 * plan.price, 1, left)]
-    for given_up, in_place, stuck in ((math.inf, 0, False), (boxes.least, 0, True), (math.inf, 12, True)):
+    for given_up, in_place, stuck in ((math.inf, 5, False), (boxes.least, 0, True), (math.inf, 6, True)):
         boxes.asked, boxes.given_up, boxes.in_place = True, given_up, in_place
         boxes.settles = False
         assert boxes.open

@@ -37,17 +37,21 @@ def continuous(model: Model) -> Model:
 
 
 def telling(model: Model) -> Model:
-    """The program without the rows that columns between 0 and their upper bounds cannot break."""
-    ends = np.sort(np.stack([np.zeros(len(model.row)), model.coefficient * model.upper[model.column]]), axis=0)
-    least, most = (np.bincount(model.row, weights=end, minlength=len(model.low)) for end in ends)
+    """The program without the rows that columns between 0 and their upper bounds cannot break, and without what rows
+    say of columns that are bounded by 0."""
+    live = model.upper[model.column] > 0
+    row, column, coefficient = model.row[live], model.column[live], model.coefficient[live]
+    end = coefficient * model.upper[column]
+    least = np.bincount(row, weights=end.clip(max=0.0), minlength=len(model.low))
+    most = np.bincount(row, weights=end.clip(min=0.0), minlength=len(model.low))
     kept = (least < model.low) | (most > model.high)
     place = np.cumsum(kept) - 1
-    some = kept[model.row]
+    some = kept[row]
     return replace(
         model,
-        row=place[model.row[some]],
-        column=model.column[some],
-        coefficient=model.coefficient[some],
+        row=place[row[some]],
+        column=column[some],
+        coefficient=coefficient[some],
         low=model.low[kept],
         high=model.high[kept],
     )

@@ -109,11 +109,11 @@ def test_all_that_a_plan_takes_is_within_its_own_price(sides_of: Callable[[str, 
     assert all(2 * few < many for few, many in programs)
 
 
-def test_rows_that_nothing_breaks_say_nothing() -> None:
+def test_rows_that_nothing_breaks_say_nothing_nor_any_of_what_is_left_out() -> None:
     a = Assembly()
     first = a.add_columns(np.zeros(3), 1.0, True)
     a.upper[-1] = np.array([1.0, 1.0, 0.0])
-    for high, columns, signs in ((2.0, [0, 1], 1.0), (1.0, [0, 1], 1.0), (0.0, [2], 1.0), (-1.0, [0, 1], -1.0)):
+    for high, columns, signs in ((2.0, [0, 1], 1.0), (1.0, [0, 1, 2], 1.0), (0.0, [2], 1.0), (-1.0, [0, 1], -1.0)):
         row = a.add_rows(1, -np.inf, high)
         a.add_entries(row, first + np.array(columns), signs)
     model = telling(a.model())

@@ -193,7 +193,7 @@ COMPOSITES = {
     "layernorm": Composite(
         ("x", "scale", "bias"),
         one(layernorm),
-        "(x - mean) * rsqrt(variance + eps) * scale + bias",
+        "(x - mean) * rsqrt(variance + eps) * scale + bias; the variance is mean(x * x) - mean * mean, or 0",
         required=("over",),
         allowed=("eps",),
         optional=1,

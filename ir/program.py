@@ -286,7 +286,8 @@ class Program:
 
     `padding`: the padded dims, each with the dim whose size is its true one, which no value has.
     What stored tensors hold beyond the true size is zero; what results hold there means nothing. `places`: of tensors
-    whose place is not for the search to choose. `wraps`: how caches that wrap are read.
+    whose place is not for the search to choose. `wraps`: how caches that wrap are read. `blocks`: the calls of blocks,
+    repeated or not, by what the names of their values begin with; none where nobody is to look into them.
     """
 
     name: str
@@ -298,6 +299,7 @@ class Program:
     padding: tuple[tuple[str, str], ...] = ()
     places: tuple[tuple[str, Place], ...] = ()
     wraps: tuple[Wrap, ...] = ()
+    blocks: tuple[str, ...] = ()
 
     def table(self) -> dict[str, Value]:
         """The values by name."""

@@ -394,3 +394,12 @@ main(tokens: i32[B,L]) {
 phase prefill { B = 4, L = 32, M = 32 }
 phase decode { B = 4, L = 1, M = 32, calls = 8 }
 """
+# The same layers, three in each repetition, of which two are repetitions themselves.
+TINY_GROUPS = TINY_DECODER.replace(
+    "main(",
+    """block group(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  y = repeat 2 layer(x)
+  return layer(y)
+}
+main(""",
+).replace("repeat 5 layer(x)", "repeat 3 group(x)")

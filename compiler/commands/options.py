@@ -161,7 +161,7 @@ Stages = Annotated[
     typer.Option(
         metavar="auto|N",
         help="Divide the layers over N stages, along an axis of N chips; with `auto` along any, or none, whichever "
-        "is quickest.",
+        "is quickest. Layers are repetitions, and blocks called one after the other, in repetitions or not.",
     ),
 ]
 MicroBatches = Annotated[

@@ -37,6 +37,7 @@ from ...passes.ilp.solver import Settings
 from ...passes.options import Options
 from ...passes.plan import NoPlan
 from ...passes.stages.divide import layers_of
+from ...passes.stages.layers import dividing
 from .compiled import CompiledPhase
 from .pipeline import compile_phase
 from .serving import of_batches, serving, slots_of_batches
@@ -202,7 +203,8 @@ def batch_times(
     part = of_batches(_shortened(program, stages), most, length, length)
     layers = layers_of(program)
     if stages > max(1, layers):
-        raise fail(f"The model has {layers} layers, and cannot be divided into {stages} stages.")
+        parts = dividing(program, layers)
+        raise fail(f"The model has {layers} {parts}, and cannot be divided into {stages} stages.")
 
     def sequences(share: int) -> int:
         return ways * _undivided(share, own)

@@ -13,7 +13,8 @@ from ...ir.program import Kind, Program, stored_in
 from ...passes.least_held import least_live_bytes
 from ...passes.options import Options
 from ...passes.plan import NoPlan
-from ...passes.stages.divide import divide, layer_programs, layers_of
+from ...passes.stages.divide import divide, layer_parts, layers_of
+from ...passes.stages.layers import layer_count, whole_repetitions
 from .streamed_layers import streaming
 
 
@@ -36,14 +37,14 @@ def advised(
 def _ways(
     program: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options, staged: bool
 ) -> Iterator[str]:
+    divided = _divided(meshes, layer_count(program))
+    if not staged and any(_fits(program, phases, inner, options, size) for inner, size in divided):
+        yield "`--stages auto` divides the layers over stages"
     layers = layers_of(program)
     if not layers:
         return
-    divided = [(mesh.without(axis), size) for mesh in meshes for axis, size in mesh.axes if 1 < size <= layers]
-    if not staged and any(_fits(program, phases, inner, options, size) for inner, size in divided):
-        yield "`--stages auto` divides the layers over stages"
-    streamed = streaming(program, {Kind.PARAM, Kind.CACHE}, layers, 1)
-    places = divided if staged else [(mesh, 1) for mesh in meshes]
+    streamed = streaming(whole_repetitions(program), {Kind.PARAM, Kind.CACHE}, layers, 1)
+    places = _divided(meshes, layers) if staged else [(mesh, 1) for mesh in meshes]
     if not any(_fits(streamed, phases, mesh, options, size) for mesh, size in places):
         return
     host = options.hardware.host
@@ -55,16 +56,22 @@ def _ways(
         yield "`--offload auto` stores layers in the host's memory"
 
 
+def _divided(meshes: Sequence[Mesh], layers: int) -> list[tuple[Mesh, int]]:
+    """The chips of a stage, and how many stages, of no more than there are layers."""
+    return [(mesh.without(axis), size) for mesh in meshes for axis, size in mesh.axes if 1 < size <= layers]
+
+
 def _fits(program: Program, phases: Sequence[str], mesh: Mesh, options: Options, stages: int) -> bool:
     """Whether chips of a mesh may have room for any of so many stages, with layers divided evenly, in each phase by
     itself."""
-    each, more = divmod(layers_of(program), stages)
+    each, more = divmod(layer_count(program), stages)
     parts = [one.program for one in divide(program, [each + (n < more) for n in range(stages)])]
     for phase in phases:
         stored = max(least_stored_bytes(part, phase, mesh) for part in parts)
         if stored > options.most_stored:
             return False
-        live = max(least_live_bytes(layer, phase, mesh, options) for _, layer in layer_programs(program))
+        layers = dict.fromkeys(layer for _, layer in layer_parts(program))
+        live = max(least_live_bytes(layer, phase, mesh, options) for layer in layers)
         if stored + live > options.capacity:
             return False
     return True

@@ -16,6 +16,7 @@ from ...passes.options import Options
 from ...passes.stages.bounds import Known
 from ...passes.stages.choose_stages import choose_stages
 from ...passes.stages.divide import Stage
+from ...passes.stages.layers import dividing
 from ...passes.stages.staged_plan import StagedPlan
 from ..simulate.check_report import ERROR_TOLERANCE
 from ..simulate.spmd_interpreter import ExecutionError
@@ -47,6 +48,11 @@ class Staged:
     def sound(self) -> bool:
         """Whether all runs, if there were any, agreed with the reference and with the predicted bytes."""
         return all(stage.sound for stage in self.stages) and all(e <= ERROR_TOLERANCE for _, e in self.errors)
+
+    @property
+    def between(self) -> str:
+        """What stages end between, in words: layers, or repetitions of several."""
+        return dividing(self.program, sum(self.plan.layers))
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:

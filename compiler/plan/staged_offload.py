@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -19,12 +20,13 @@ from ...cost.streamed_sets import Bools, Floats, StoredIn, StreamedSets, stored_
 from ...cost.streams import CopyBytes, host_of_stages, least_copies
 from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program, Repeat
+from ...ir.program import Kind, Program
 from ...passes.options import Options
 from ...passes.plan import Cutoff
 from ...passes.stages.bounds import Bounds, Known, Split, Turns
 from ...passes.stages.choose_stages import refuse_division
 from ...passes.stages.divide import Stage, divide, turns
+from ...passes.stages.layers import whole_repetitions
 from ...passes.stages.plan_stages import NEAR
 from ...passes.stages.staged_plan import NoPipeline, SlowPipelines, StagedPlan
 from .compiled import Compilation
@@ -152,16 +154,15 @@ class _Pipelines(SetFamily[Staged]):
         return least_s
 
     @cached_property
-    def _divisions(self) -> list[list[tuple[Stage | None, Sequence[StoredIn], list[str]]]]:
-        """The stages of each division of few layers, what each stores by count and the repeats that it has; or all of
-        them as one."""
-        bounds, found = self.bounds(0), list[list[tuple[Stage | None, Sequence[StoredIn], list[str]]]]()
+    def _divisions(self) -> list[list[tuple[Stage | None, Sequence[StoredIn], tuple[int, int]]]]:
+        """The stages of each division of few layers, what each stores by count and the places before and after its
+        layers; or all of them as one."""
+        bounds, found = self.bounds(0), list[list[tuple[Stage | None, Sequence[StoredIn], tuple[int, int]]]]()
         for layers, stages in bounds.divisions.items() if bounds.few else [((), (None,))]:
             divided = [[part.program for part in divide(one, layers)] if layers else [one] for one in self.programs]
-            found.append([])
-            for stage, programs in zip(stages, zip(*divided, strict=True), strict=True):
-                repeats = [item.name for item in programs[0].body.items if isinstance(item, Repeat)]
-                found[-1].append((stage, stored_by_count(programs), repeats))
+            ends = pairwise((0, *accumulate(layers or (bounds.layers,))))
+            every = zip(stages, zip(*divided, strict=True), ends, strict=True)
+            found.append([(stage, stored_by_count(programs), places) for stage, programs, places in every])
         return found
 
     def _held(self, division: int, of: Turns) -> tuple[Bools, Sequence[Floats]]:
@@ -170,11 +171,11 @@ class _Pipelines(SetFamily[Staged]):
         stores the mean of all, and all take it."""
         bounds, options = self.bounds(0), self.options
         ways, most = (1, max) if bounds.few else (bounds.ways, min)
-        copies, live, each_s = self._copies(of), bounds.live(of), list[Floats]()
+        copies, lives, each_s = self._copies(of), bounds.lives(of), list[Floats]()
         fits = np.ones((len(self.sets.members), len(self.counts)), dtype=bool)
-        for stage, stored, repeats in self._divisions[division]:
+        for stage, stored, (start, end) in self._divisions[division]:
             held = StreamedSets.of(self.sets.names, stored, copies, of[1])
-            room = min(options.stored_bytes, options.capacity - most(live[name] for name in repeats))
+            room = min(options.stored_bytes, options.capacity - most(lives[start:end]))
             fits &= held.stored_bytes(self.sets.at_most) <= ways * room * (1 + ROUNDING)
             fetched_s = held.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways)
             fits &= np.isfinite(fetched_s)
@@ -182,7 +183,7 @@ class _Pipelines(SetFamily[Staged]):
             if stage is None:
                 each_s += [np.where(fetched_s > 0, fetched_s + bounds.beside_s(of), 0.0) / ways] * ways
             else:
-                each_s.append(fetched_s + bounds.around_s(stage.program, of) + bounds.handed_s(stage, of))
+                each_s.append(fetched_s + bounds.around_s(stage.program, stage.inside, of) + bounds.handed_s(stage, of))
         return fits, each_s
 
     def _copies(self, of: Turns) -> Mapping[str, CopyBytes]:
@@ -237,11 +238,13 @@ def compile_streamed_stages(
     they are needed.
 
     The bound is of all pipelines that stream any tensors of the same layers, or none: with each count of them none
-    computes quicker than one that keeps the least, nor fetches less than so many layers. Raises as `compile_staged`
+    computes quicker than one that keeps the least, nor fetches less than so many layers. Stages end between
+    repetitions, whatever these hold. Raises as `compile_staged`
     does, InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
     found that none takes less than `below`.
     """
-    refuse_division(program, mesh.size(axis), axis)
+    refuse_division(program, mesh.size(axis), axis, whole=True)
+    layered, program = program, whole_repetitions(program)
     own = with_hosts(mesh, axis, options)
     own = replace(own, settings=replace(own.settings, gap=max(own.settings.gap, NEAR)))
     tried: dict[tuple[frozenset[Kind], int], Staged | EsccError] = {}
@@ -253,4 +256,4 @@ def compile_streamed_stages(
     if run:  # again, with what is run of it
         given = phases, mesh, axis, own, micro_batches
         found = compile_staged(streaming(program, best.what, best.streamed, ahead), *given, run)
-    return replace(found, plan=replace(found.plan, bound=best.bound))
+    return replace(found, program=layered, plan=replace(found.plan, bound=best.bound))

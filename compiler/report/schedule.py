@@ -11,6 +11,7 @@ from typing import Any
 from ...cost.stages import Rounds
 from ...ir.diagnostics import size_text
 from ...passes.batches.batches import Batch, Runs
+from ...passes.stages.layers import dividing
 from ..plan.shapes import mesh_name
 from ..sweep.schedule import (
     BY_SHARED_TOKENS,
@@ -39,7 +40,7 @@ def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
     lines = [f'Schedule of {requests:,} requests in {contexts:,} contexts, model "{job.program.name}"']
     lines += [
         f"  chips      {mesh_name(job.mesh)} {job.hardware.name}"
-        + (f" in {job.stages} stages of {stages} layers" if job.stages > 1 else ""),
+        + (f" in {job.stages} stages of {stages} {dividing(job.program, sum(best.layers))}" if job.stages > 1 else ""),
         *_thresholds(found),
     ]
     held, capacity = size_text(best.held_bytes), size_text(job.hardware.hbm_bytes)

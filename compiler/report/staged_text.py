@@ -65,7 +65,8 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     streams = staged.streamed_layers
     told = ("takes", "waiting", "hands on") if any(streams) else ("takes", "hands on")
     named = [f"{phase} {what}" for phase, _ in plan.rounds for what in told]
-    rows = [("stage", "layers", *(["streamed"] if any(streams) else []), *named, "stored", "in all", "of the HBM")]
+    parts = [staged.between.partition(" ")[0], *(["streamed"] if any(streams) else [])]
+    rows = [("stage", *parts, *named, "stored", "in all", "of the HBM")]
     for n, (stage, planned) in enumerate(zip(staged.stages, plan.stages, strict=True)):
         cells = []
         if any(streams):
@@ -83,7 +84,7 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     yield from table(rows, 0)
     yield ""
     outcome, gap = outcome_of(found)
-    among = SAME_LAYERS if any(streams) else ""
+    among = among_text(staged)
     yield f"  objective  {time_text(plan.price, 6)}: all calls of all phases"
     yield f"  bound      {bound_text(least_bound(found))}"
     if outcome is Outcome.OPTIMAL:
@@ -92,6 +93,12 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
         yield f"  status     feasible: {gap_text(gap, among)}"
     yield from _rates(staged)
     yield from _checked(staged)
+
+
+def among_text(staged: Staged) -> str:
+    """Among which pipelines one was looked for, if not among all."""
+    divisions = "" if staged.between == "layers" else f" among divisions between {staged.between}"
+    return divisions + (SAME_LAYERS if any(staged.streamed_layers) else "")
 
 
 def pipeline_check_text(staged: Staged) -> str:
@@ -142,6 +149,7 @@ def staged_data(staged: Staged, found: Sequence[Try]) -> dict[str, Any]:
             for at, (phase, rounds) in enumerate(plan.rounds)
         ],
         "streamed_layers": list(staged.streamed_layers),
+        "between": staged.between.partition(" ")[0],
         "layers": [one.stage.layers for one in plan.stages],
         "received": [list(one.stage.received) for one in plan.stages],
         "passed": [list(one.stage.passed) for one in plan.stages],

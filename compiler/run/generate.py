@@ -60,16 +60,17 @@ class Trace:
 class Generation:
     """Tokens generated on virtual chips, and by the dense reference.
 
-    `mesh`: that of all chips. `sizes`: the shrunken dims of decode, of all its sequences. `stages`: how many, and along
-    which axis; None for none. `streamed`: what comes from the host, in words; None where nothing does. `prefills`,
-    `turns`: how often prefill ran, and each step of decode, each time for other sequences of the batch. `prompt`:
-    [batch, tokens]. `errors`: for each step the largest difference between scores, relative to the largest score;
-    infinite where one is not a number.
+    `mesh`: that of all chips. `sizes`: the shrunken dims of decode, of all its sequences; `whole`: whether repeats run
+    as often as ever. `stages`: how many, and along which axis; None for none. `streamed`: what comes from the host, in
+    words; None where nothing does. `prefills`, `turns`: how often prefill ran, and each step of decode, each time for
+    other sequences of the batch. `prompt`: [batch, tokens]. `errors`: for each step the largest difference between
+    scores, relative to the largest score; infinite where one is not a number.
     """
 
     name: str
     mesh: Mesh
     sizes: tuple[tuple[str, int], ...]
+    whole: bool
     stages: tuple[int, str] | None
     streamed: str | None
     prefills: int
@@ -208,6 +209,7 @@ def run_prepared(prepared: Prepared) -> Generation:
         model.program.name,
         prepared.mesh,
         tuple(prepared.sizes.items()),
+        decode.whole,
         (len(compiled.stages), compiled.plan.axis) if isinstance(compiled, Staged) else None,
         _streamed(compiled),
         -(-sizes[model.batch] // prefill.sizes[model.batch]),

@@ -24,18 +24,19 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..jax.check_child import load
+from ..simulate.repetitions import Index, joined, part_of
 
 PHASES = ("prefill", "decode")
 
 
 class ToldStage(TypedDict):
     """A stage of a phase, or all of it. `sizes`: by field of its `Config`. `leaves`: names of all that it takes, in the
-    order in which its `tensors` makes them; `layers`: of those that layers have, how many. `contexts`: how many
-    arguments say how much of a context is filled."""
+    order in which its `tensors` makes them; `of`: of those that repeats hold what the whole program calls them, and of
+    which repetitions they are. `contexts`: how many arguments say how much of a context is filled."""
 
     sizes: dict[str, int]
     leaves: list[str]
-    layers: dict[str, int]
+    of: dict[str, tuple[str, list[int | list[int]]]]
     contexts: int
 
 
@@ -164,7 +165,7 @@ class _Pipeline:
         """Whole caches as each stage has them of each micro-batch."""
         return [
             [
-                taken.placed(1, {name: np.take(a, slots, self.told["caches"][name]) for name, a in own.items()})
+                taken.placed(1, {name: np.take(a, slots, self._batch(s, name)) for name, a in own.items()})
                 if cached
                 else None
                 for slots in self.slots
@@ -175,24 +176,27 @@ class _Pipeline:
 
     def joined(self, caches: Any) -> dict[str, np.ndarray]:
         """The whole of such caches."""
-        found: dict[str, list[np.ndarray]] = {}
+        found: dict[str, list[tuple[Index, np.ndarray]]] = {}
         for s in (s for s, cached in enumerate(self.cached) if cached):
             parts = [self.taken[s].wholes(1, one) for one in caches[s]]
             for name in parts[0]:
                 batches = [part[name] for part in parts]
-                found.setdefault(name, []).append(np.concatenate(batches, self.told["caches"][name]))
-        return {name: np.concatenate(each) if len(each) > 1 else each[0] for name, each in found.items()}
+                own, index = self._of(s, name)
+                found.setdefault(own, []).append((index, np.concatenate(batches, self._batch(s, name))))
+        return joined(found)
 
     def _layers(self, s: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What a stage has of arrays: of those of layers, its own layers'."""
-        stages = self.phase["stages"]
-        before = {name: sum(each["layers"].get(name, 0) for each in stages[:s]) for name in stages[s]["layers"]}
-        counts = stages[s]["layers"]
-        return {
-            name: array[before[name] : before[name] + counts[name]] if name in counts else array
-            for name, array in arrays.items()
-            if name in stages[s]["leaves"]
-        }
+        """What a stage has of arrays of the whole program, as it calls them: of those of layers, its own layers'."""
+        named = [(name, *self._of(s, name)) for name in self.phase["stages"][s]["leaves"]]
+        return {name: part_of(arrays[own], index) for name, own, index in named if own in arrays}
+
+    def _of(self, s: int, name: str) -> tuple[str, Index]:
+        """What the whole program calls what a stage has, and of which repetitions that is."""
+        return self.phase["stages"][s]["of"].get(name, (name, []))
+
+    def _batch(self, s: int, name: str) -> int:
+        """Where the batch stands in the array of a cache of a stage."""
+        return self.told["caches"][self._of(s, name)[0]]
 
 
 def _put(array: np.ndarray, place: NamedSharding) -> jax.Array:

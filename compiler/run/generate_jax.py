@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import numpy as np
 from ...ir.dataflow import ops, repeat_counts
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Choose, Kind, stored_in
+from ...ir.program import Choose, Kind
 from ...ir.spmd import SpmdProgram
+from ...passes.stages.opened import Origin
 from ..emit.jax_function import contexts_of
 from ..emit.jax_pipeline import StageModule, emit_pipeline
 from ..emit.jax_source import emit_jax
@@ -102,26 +104,27 @@ def _told(prepared: Prepared, n: int, small: SmallPhase) -> dict[str, object]:
     model, compiled = prepared.model, prepared.compiled
     result = model.chosen or model.scores[0]
     true = model.program.true_sizes(small.sizes)
+    stages = zip(compiled.stages, small.spmds, small.of, strict=True)
     returned = [name for one in small.stages for name in one.program.results[len(one.passed) :]]
     return {
-        "stages": [_told_stage(stage[n], spmd) for stage, spmd in zip(compiled.stages, small.spmds, strict=True)],
+        "stages": [_told_stage(stage[n], spmd, of) for stage, spmd, of in stages],
         "picked": returned.index(result),
         "kept": [true[dim] for dim in model.program.table()[result].dims],
     }
 
 
-def _told_stage(one: CompiledPhase, small: SpmdProgram) -> dict[str, object]:
-    """What is said of a stage of a phase, or of the phase that is not divided."""
+def _told_stage(one: CompiledPhase, small: SpmdProgram, of: Mapping[str, Origin]) -> dict[str, object]:
+    """What is said of a stage of a phase, or of the phase that is not divided; `of`: of which repetitions of the whole
+    program its values are."""
     names = names_of(one.spmd, contexts_of(one.spmd), ())
     counts = repeat_counts(small)
-    around = {one.value: placed.repeats for one, placed in stored_in(small.body).items()}
     keeps = {names.keeps[op.result]: op.keep for op in ops(small) if isinstance(op, Choose)}
     streamed = Streams(small, names).layers()
     leaves = [leaf.value for kind in PARTS for leaf in names.of(kind)]
     return {
         "sizes": {names.fields[name]: size for name, size in (dict(small.sizes) | counts).items()} | keeps | streamed,
         "leaves": leaves,
-        "layers": {name: counts[around[name][0].name] for name in leaves if around[name]},
+        "of": {name: of[name] for name in leaves if name in of},
         "contexts": len(names.contexts),
     }
 
@@ -143,7 +146,7 @@ def generation_text(done: Generation) -> str:
         f"  mesh      {done.mesh}",
         *staged,
         *([] if done.streamed is None else [f"  streams   {done.streamed}, from the host"]),
-        f"  dims      {sizes}; each repeat runs twice at most",
+        f"  dims      {sizes}" + ("" if done.whole else "; each repeat runs twice at most"),
         f"  prompts   {batch} of {length} random tokens",
         f"  prefill   {prefill}, a chip sends {_bytes(float(done.sharded.prefill_bytes))} in all",
         f"  decode    {each}, a chip sends {_bytes(float(done.sharded.decode_bytes))} in all",

@@ -53,7 +53,12 @@ class Shrunken:
     spmds: tuple[SpmdProgram, ...]
 
 
-def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str, int] | None = None) -> Shrunken:
+def shrink(
+    program: Program,
+    spmds: Sequence[SpmdProgram],
+    margins: Mapping[str, int] | None = None,
+    most_repeats: int = MOST_REPEATS,
+) -> Shrunken:
     """Cut `program` and the sharded programs of some of its phases down to small sizes.
 
     A dim of size 1 stays 1. Every other becomes the least common multiple of all the numbers of blocks into which some
@@ -61,18 +66,20 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     Factors are even where pairs must stay together; an append's target is longer than its source, a context than the
     entries whose places are counted, a table than the positions that pick its rows, what is picked from than the pick.
     A sum that is divided by, as a norm's, has FEWEST_TERMS terms and more, and products that it adds up twice as many.
-    A padded dim stays padded. A dim has one size in all the phases in which it is not 1. Repeats run twice at most. Of
-    what is chosen two are kept at most, of a multiple of these and of twice as many, and of what chooses one dim has
-    enough places on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`:
-    by how much dims exceed what they must exceed, or 0.
+    A padded dim stays padded. A dim has one size in all the phases in which it is not 1. Repeats run `most_repeats`
+    times at most. Of what is chosen two are kept at most, of a multiple of these and of twice as many, and of what
+    chooses one dim has enough places on each chip for all to be chosen as often. Phases that are not among `spmds` are
+    dropped. `margins`: by how much dims exceed what they must exceed, or 0.
 
     Where that makes the largest value larger than it is in the model, and than MOST_GROWN, entries need not be chosen
     as often; and where that is not enough, sizes stay as they are, if phases have the same.
     """
     sizes = _small_sizes(program, spmds, margins or {})
-    cut = tuple(replace(s, sizes=n, body=_cut_spmd_repeats(s.body)) for s, n in zip(spmds, sizes, strict=True))
+    cut = tuple(
+        replace(s, sizes=n, body=_cut_spmd_repeats(s.body, most_repeats)) for s, n in zip(spmds, sizes, strict=True)
+    )
     phases = tuple(replace(program.phase(s.phase), sizes=s.sizes) for s in cut)
-    small_program = replace(program, body=_cut_repeats(program.body), phases=phases)
+    small_program = replace(program, body=_cut_repeats(program.body, most_repeats), phases=phases)
     return Shrunken(with_choices(small_program), tuple(map(with_sharded_choices, cut)))
 
 
@@ -106,35 +113,35 @@ def _shrunk(
     return {d: 1 if n == 1 else small[classes[full.get(d, d)]] for d, n in sizes.items()}
 
 
-def _cut_repeats(region: Region[Op]) -> Region[Op]:
+def _cut_repeats(region: Region[Op], most: int) -> Region[Op]:
     items: list[Op | Repeat[Op]] = []
     for item in region.items:
         if isinstance(item, Repeat):
-            item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_repeats(item.body))
+            item = replace(item, count=min(item.count, most), body=_cut_repeats(item.body, most))
         items.append(_keeping_few(item) if isinstance(item, Choose) else item)
     return replace(region, items=tuple(items))
 
 
-def _cut_spmd_repeats(region: Region[Step], around: tuple[int, ...] = ()) -> Region[Step]:
+def _cut_spmd_repeats(region: Region[Step], most: int, around: tuple[int, ...] = ()) -> Region[Step]:
     """`around`: how often each repeat around the region runs, uncut."""
     items = []
     for item in region.items:
         if isinstance(item, Repeat):
-            inside = _cut_spmd_repeats(item.body, (*around, item.count))
-            item = replace(item, count=min(item.count, MOST_REPEATS), body=inside)
+            inside = _cut_spmd_repeats(item.body, most, (*around, item.count))
+            item = replace(item, count=min(item.count, most), body=inside)
         if isinstance(item, Compute) and isinstance(item.op, Choose):
             item = replace(item, op=_keeping_few(item.op))
         items.append(item)
-    stored = tuple(replace(one, streamed=_cut_stream(one.streamed, around)) for one in region.stored)
+    stored = tuple(replace(one, streamed=_cut_stream(one.streamed, most, around)) for one in region.stored)
     return Region(stored, tuple(items))
 
 
-def _cut_stream(streamed: Streamed | None, around: tuple[int, ...]) -> Streamed | None:
+def _cut_stream(streamed: Streamed | None, most: int, around: tuple[int, ...]) -> Streamed | None:
     """What is streamed of so many repetitions, of those that are left: all, or one of the outermost repeat at least."""
     if streamed is None:
         return None
     outer, inner = around[0], math.prod(around[1:])
-    cut = [min(count, MOST_REPEATS) for count in around]
+    cut = [min(count, most) for count in around]
     layers = max(1, streamed.count // inner * cut[0] // outer)
     return replace(streamed, count=layers * math.prod(cut[1:]))
 

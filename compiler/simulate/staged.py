@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import accumulate
+from functools import cached_property
 
 import numpy as np
 
 from ...ir.choices import with_choices
-from ...ir.dataflow import ops_in
+from ...ir.dataflow import defined, ops_in, repeat_counts
 from ...ir.program import Append, Op, Program, Region, Repeat, stored_in
 from ...ir.spmd import SpmdProgram, Step
 from ...passes.stages.divide import Stage
+from ...passes.stages.opened import Origin
 from .check import largest_difference, refuse_large
 from .pointwise import Array
 from .reference import random_stored, run_reference
-from .shrink import shrink
+from .repetitions import Index, joined, part_of
+from .shrink import MOST_REPEATS, shrink
 from .spmd_interpreter import run_spmd
 
 MOST_MICRO_BATCHES = 2  # enough to show that each has caches of its own
@@ -47,6 +49,11 @@ class SmallPhase:
         return dict(self.spmds[0].sizes)
 
     @property
+    def whole(self) -> bool:
+        """Whether repeats run as often as at full size, and not twice at most."""
+        return _written_out(self.stages)
+
+    @property
     def turns(self) -> int:
         """How many micro-batches there are, of those that a run at full size has."""
         return min(self.spmds[0].micro_batches, MOST_MICRO_BATCHES)
@@ -56,18 +63,15 @@ class SmallPhase:
     ) -> Ran:
         """Run a micro-batch through all stages, as `run_spmd` does; `stored`: whole, of all layers. Raises as that
         does."""
-        around = {one.value: placed.repeats for one, placed in stored_in(self.program.body).items()}
-        counts = [_counts(spmd.body) for spmd in self.spmds]
-        ends = {name: [*accumulate(c.get(name, 0) for c in counts)] for name in _counts(self.program.body)}
         handed: tuple[Array, ...] = ()
-        found: dict[str, list[Array]] = {}
+        found: dict[str, list[tuple[Index, Array]]] = {}
         sent = []
-        for n, (stage, spmd) in enumerate(zip(self.stages, self.spmds, strict=True)):
+        for stage, spmd, of in zip(self.stages, self.spmds, self.of, strict=True):
             given = dict(zip(stage.received, handed, strict=True))
             for name in (one.value for one in stored_in(spmd.body)):
                 if name not in given:
-                    end = ends[around[name][0].name] if around[name] else None
-                    given[name] = stored[name] if end is None else stored[name][(end[n - 1] if n else 0) : end[n]]
+                    whole, index = of.get(name, (name, ()))
+                    given[name] = part_of(stored[whole], index)
             table = spmd.table()
             ran = run_spmd(spmd, given, contexts, [name for name in watch if name in table])
             sent.append(sum((move.times * move.bytes_sent for move in ran.moves), Fraction(0)))
@@ -77,9 +81,22 @@ class SmallPhase:
             kept = {op.result for op in ops_in(spmd.body) if isinstance(op, Append)}  # and perhaps handed on as well
             for name, array in made.items():
                 if name not in stage.passed or name in kept:
-                    found.setdefault(name, []).append(array)
-        whole = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
-        return Ran(whole, tuple(sent))
+                    own, index = of.get(name, (name, ()))
+                    found.setdefault(own, []).append((index, array))
+        return Ran(joined(found), tuple(sent))
+
+    @cached_property
+    def of(self) -> list[Mapping[str, Origin]]:
+        """For each stage of which repetitions of the whole program its values are that repeats hold."""
+        if self.whole:
+            return [stage.of for stage in self.stages]
+        found, before = list[Mapping[str, Origin]](), dict[str, int]()
+        for spmd in self.spmds:
+            repeats = [item for item in spmd.body.items if isinstance(item, Repeat)]
+            own = {item.name: (before.get(item.name, 0), before.get(item.name, 0) + item.count) for item in repeats}
+            found.append({name: (name, (own[item.name],)) for item in repeats for name in defined(item.body)})
+            before |= {name: end for name, (_, end) in own.items()}
+        return found
 
 
 def small_phases(
@@ -89,17 +106,19 @@ def small_phases(
     margins: Mapping[str, int] | None = None,
 ) -> tuple[SmallPhase, ...]:
     """Phases on shrunken dims, as `shrink` cuts them; of each, what the chips of each stage run, with what these
-    receive and hand on as the programs of `stages` name them. Raises InputError where even they are too large to
-    run."""
+    receive and hand on as the programs of `stages` name them. Repeats run as often as ever where a stage has a part of
+    a repetition. Raises InputError where even they are too large to run."""
     bound = tuple(replace(program.phase(spmds[0].phase), sizes=spmds[0].sizes) for spmds in phases)
-    shrunken = shrink(replace(program, phases=bound), [spmd for spmds in phases for spmd in spmds], margins)
+    most = max(repeat_counts(program).values()) if _written_out(stages) else MOST_REPEATS
+    shrunken = shrink(replace(program, phases=bound), [spmd for spmds in phases for spmd in spmds], margins, most)
     for spmd in shrunken.spmds:
         refuse_large(spmd)
     cut = [shrunken.spmds[n : n + len(stages)] for n in range(0, len(shrunken.spmds), len(stages))]
-    counts = [_counts(spmd.body) for spmd in cut[0]]
-    sums = {name: sum(count.get(name, 0) for count in counts) for name in _counts(program.body)}
     sized = tuple(replace(phase, sizes=spmds[0].sizes) for phase, spmds in zip(bound, cut, strict=True))
-    body = _counted(shrunken.program.body, sums)
+    body = shrunken.program.body
+    if not _written_out(stages):
+        counts = [_counts(spmd.body) for spmd in cut[0]]
+        body = _counted(body, {name: sum(count.get(name, 0) for count in counts) for name in _counts(program.body)})
     whole = with_choices(replace(shrunken.program, body=body, phases=sized))
     return tuple(SmallPhase(whole, tuple(stages), spmds) for spmds in cut)
 
@@ -127,6 +146,11 @@ def check_pipeline(program: Program, stages: Sequence[Stage], spmds: Sequence[Sp
         made = parts[0] if axis is None else np.concatenate(parts, axis)
         errors.append(largest_difference(made, array))
     return max(errors, default=0.0)
+
+
+def _written_out(stages: Sequence[Stage]) -> bool:
+    """Whether a stage has a part of a repetition."""
+    return any(stage.copies for stage in stages)
 
 
 def _part(array: Array, dims: Sequence[str], batch: str, part: tuple[int, int]) -> Array:

@@ -132,11 +132,12 @@ def _renaming(template: Template, prefix: str, arguments: Mapping[str, str]) -> 
 
 
 def _place(body: Body, template: Template, prefix: str, names: Mapping[str, str]) -> Region[Op]:
-    """The region of a block under new names, its values and pins taken over by `body`."""
+    """The region of a block under new names, its values, pins and calls taken over by `body`."""
     for value in template.values:
         chosen = tuple(replace(one, mask=names.get(one.mask, one.mask)) for one in value.chosen)
         body.values[names[value.name]] = replace(value, name=names[value.name], chosen=chosen)
     body.pins += [replace(pin, value=names.get(pin.value, pin.value)) for pin in template.pins]
+    body.blocks += [prefix, *(f"{prefix}.{inner}" for inner in template.blocks)]
     return _region(template.region, prefix, names)
 
 

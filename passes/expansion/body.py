@@ -43,7 +43,7 @@ class Template:
     Names in `values` are the block's own and take the prefix; `parameters` are replaced by what the
     call hands over; any other name is a tensor shared by the whole file. `results` is None when
     the block has errors and does not say what it returns. `appended`: the shared caches that it
-    appends to. `depth`: how many calls are nested in it.
+    appends to. `blocks`: the calls in it, by the prefixes of their names. `depth`: how many are nested in it.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Template:
     results: tuple[Value, ...] | None
     pins: tuple[Pin, ...]
     appended: frozenset[str]
+    blocks: tuple[str, ...]
     depth: int
 
 
@@ -99,7 +100,8 @@ class Body:
     in hand, for findings about the whole of it. `scales`: for each quantised value the one that it is
     to be multiplied by wherever it is read; `zeros`: those that are subtracted from some before. `reached` and
     `prefixes_reached`: the numbers that names like one have come to. `whole`: results of ops that are whole numbers,
-    whatever their dtype. `bares`: what values are where nothing was chosen, if that is known.
+    whatever their dtype. `blocks`: the calls in it, by the prefixes of their names. `bares`: what values are where
+    nothing was chosen, if that is known.
     """
 
     context: Context
@@ -114,6 +116,7 @@ class Body:
     scales: dict[str, str] = field(default_factory=dict)
     zeros: dict[str, str] = field(default_factory=dict)
     prefixes: set[str] = field(default_factory=set)
+    blocks: list[str] = field(default_factory=list)
     reached: dict[str, int] = field(default_factory=dict)
     prefixes_reached: dict[str, int] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)

@@ -83,7 +83,8 @@ def expand(
     values = body.values | shared.values
     pins = (*shared.pins, *body.pins)
     region: Region[Op] = Region(stored, tuple(body.items))
-    program = Program(name, tuple(values.values()), region, tuple(results), phases, pins, padding, wraps=wraps)
+    given = name, tuple(values.values()), region, tuple(results), phases, pins, padding
+    program = Program(*given, wraps=wraps, blocks=tuple(body.blocks))
     return with_choices(mask_padding(program))
 
 
@@ -140,7 +141,7 @@ def _block(block: Block, context: Context) -> None:
     if len(report) > before or results is None:
         known = tuple(value for value in declared if value is not None)
         outcome = known if known and len(known) == len(declared) else None
-        context.templates[name] = Template(name, parameters, known, Region((), ()), outcome, (), frozenset(), 0)
+        context.templates[name] = Template(name, parameters, known, Region((), ()), outcome, (), frozenset(), (), 0)
         return
     context.templates[name] = Template(
         name,
@@ -150,6 +151,7 @@ def _block(block: Block, context: Context) -> None:
         tuple(body.value(result) for result in results),
         tuple(body.pins),
         frozenset(body.appended & context.caches),
+        tuple(body.blocks),
         body.depth,
     )
 

@@ -8,10 +8,10 @@ holds beside that, each as small as axes divide it: which a phase with so many m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, combinations, pairwise, product
+from itertools import accumulate, combinations, groupby, pairwise, product
 
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
@@ -24,7 +24,8 @@ from ..choose import choose
 from ..least_held import least_live_bytes, may_fit
 from ..options import Options
 from ..plan import NoPlan, Work
-from .divide import Stage, divide, layer_programs, layers_of, turns, without_layers
+from .divide import Stage, divide, inside_layers, layer_parts, turns, without_layers
+from .layers import place_kinds, segments_of, stored_by_one
 
 ROUNDING = 1e-9  # relative: of sums of bytes
 FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
@@ -36,12 +37,12 @@ Counted = tuple[tuple[str, int, int], ...]  # phases, their micro-batches, and h
 @dataclass
 class Known:
     """What was found of layers, and of what stands around them, which programs that stream other layers share.
-    `layers`: what they take, by phases and what one may store; `live`: the bytes that one of each repeat holds beside
-    what is stored; `around`: seconds of what runs outside of repeats, by its program; `begun`: the work (`Work.read`)
+    `layers`: what they take, by phases and what one may store; `live`: the bytes that each holds beside what is
+    stored; `around`: seconds of what runs outside of repeats, by its program; `begun`: the work (`Work.read`)
     before any stages were planned."""
 
     layers: dict[tuple[Counted, float], EachLayer] = field(default_factory=dict)
-    live: dict[Turns, dict[str, float]] = field(default_factory=dict)
+    live: dict[Turns, list[float]] = field(default_factory=dict)
     around: dict[tuple[Turns, Program], float] = field(default_factory=dict)
     begun: float | None = None
 
@@ -85,14 +86,25 @@ class Bounds:
     def __post_init__(self) -> None:
         self.ways = self.mesh.size(self.axis)
         self.inner = self.mesh.without(self.axis)
-        self.layers = layers_of(self.program)
+        self.segments = segments_of(self.program)
+        self.layers = sum(one.layers for one in self.segments)
         self.streams = any(one.streamed for one in stored_in(self.program.body))
         self.few = math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS
 
     @cached_property
     def parts(self) -> tuple[tuple[int, Program], ...]:
-        """A layer of each kind, and how many there are."""
-        return layer_programs(self.program)
+        """The layers in order, alike ones together with the count of them."""
+        return layer_parts(self.program)
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        """Where each place between layers lies, as `place_kinds` has it."""
+        return place_kinds(self.segments)
+
+    @cached_property
+    def inside(self) -> frozenset[str]:
+        """What ops of layers make that stand in no repeat."""
+        return inside_layers(self.program)
 
     @cached_property
     def passing(self) -> Passing:
@@ -101,12 +113,9 @@ class Bounds:
 
     @cached_property
     def cuts(self) -> tuple[Stage, ...]:
-        """The first of two stages that the layers are divided in: at each place where what is handed on may differ, in
-        a repeat and between two."""
-        counts = [item.count for item in self.program.body.items if isinstance(item, Repeat)]
-        starts = [0, *accumulate(counts)][:-1]
-        inside = [start + 1 for start, count in zip(starts, counts, strict=True) if count > 1]
-        return tuple(divide(self.program, (at, self.layers - at))[0] for at in (*starts[1:], *inside))
+        """The first of two stages that the layers are divided in: at a place of each kind."""
+        places = (self.kinds.index(kind) for kind in dict.fromkeys(self.kinds[1:-1]))
+        return tuple(divide(self.program, (at, self.layers - at), self.segments)[0] for at in places)
 
     @cached_property
     def divisions(self) -> dict[tuple[int, ...], tuple[Stage, ...]]:
@@ -115,7 +124,7 @@ class Bounds:
             return {}
         cuts = combinations(range(1, self.layers), self.ways - 1)
         every = [tuple(end - start for start, end in pairwise((0, *each, self.layers))) for each in cuts]
-        return {layers: divide(self.program, layers) for layers in every}
+        return {layers: divide(self.program, layers, self.segments) for layers in every}
 
     def splits(self, asked: Mapping[str, int]) -> list[Split]:
         """The ways to divide the batches. Raises InputError where one does not divide as asked."""
@@ -143,14 +152,18 @@ class Bounds:
 
     def _division_may_hold(self, turns: Turns, layers: tuple[int, ...]) -> bool:
         if (layers, turns) not in self._fits:
-            stages = self.divisions[layers]
-            self._fits[layers, turns] = all(self._may_hold(one.program, turns, 1, max) for one in stages)
+            live = self.lives(turns)
+            ends = pairwise((0, *accumulate(layers)))
+            every = zip(self.divisions[layers], ends, strict=True)
+            self._fits[layers, turns] = all(
+                self._may_hold(one.program, turns, 1, max(live[start:end])) for one, (start, end) in every
+            )
         return self._fits[layers, turns]
 
     def division_may_fit(self, split: Split, layers: tuple[int, ...]) -> bool:
         """The same by all that is known of what choices take together in any of the stages, which takes longer."""
         turns = [(phase, each.micro_batches) for phase, each in split.rounds]
-        parts = dict.fromkeys(stage.program for stage in divide(self.program, layers))
+        parts = dict.fromkeys(stage.program for stage in divide(self.program, layers, self.segments))
         return all(self._may_fit(part, of) for of in turns for part in parts)
 
     def _may_fit(self, program: Program, turns: Turns) -> bool:
@@ -161,19 +174,19 @@ class Bounds:
     def _even_may_hold(self, turns: Turns) -> bool:
         """Some stage stores the mean of all of them, and has one of the layers."""
         if ((), turns) not in self._fits:
-            self._fits[(), turns] = self._may_hold(self.program, turns, self.ways, min)
+            self._fits[(), turns] = self._may_hold(self.program, turns, self.ways, min(self.lives(turns)))
         return self._fits[(), turns]
 
-    def _may_hold(self, program: Program, turns: Turns, stages: int, most: Callable[[list[float]], float]) -> bool:
-        """Whether chips have room for what a program stores at the least, evenly in so many stages, and beside it for
-        what `most` says of the least that one of each of its layers holds."""
-        stored, live = self._held_bytes(program, turns, stages, most)
+    def _may_hold(self, program: Program, turns: Turns, stages: int, live: float) -> bool:
+        """Whether chips have room for what a program stores at the least, evenly in so many stages, and for so many
+        bytes beside it."""
+        stored = self._stored_bytes(program, turns, stages)
         return stored <= self.options.stored_bytes and stored + live <= self.options.capacity * (1 + ROUNDING)
 
     def needed_bytes(self, split: Split) -> float:
         """What a chip of even stages holds at the least."""
         turns = ((phase, each.micro_batches) for phase, each in split.rounds)
-        return max(sum(self._held_bytes(self.program, of, self.ways, max)) for of in turns)
+        return max(self._stored_bytes(self.program, of, self.ways) + max(self.lives(of)) for of in turns)
 
     def stage_bytes(self, stage: Stage, turns: Turns) -> tuple[float, float]:
         """What a chip of a stage stores at the least, and what it holds beside that where most is held."""
@@ -182,40 +195,37 @@ class Bounds:
         return least_stored_bytes(program, turns[0], self.inner), live
 
     def layer_bytes(self, turns: Turns) -> list[float]:
-        """What a chip stores at the least of one layer of each kind."""
-        found = []
-        for _, layer in self.parts:
+        """What a chip stores at the least of one of each of `parts`, beside what others read as well."""
+        alone = stored_by_one(self.program)
+
+        def own(layer: Program) -> float:
             program = self._in_turns(layer, turns)
-            around = replace(program, body=replace(program.body, items=()))
-            own, shared = (least_stored_bytes(one, turns[0], self.inner) for one in (program, around))
-            found.append(own - shared)
-        return found
+            shared = tuple(one for one in program.body.stored if one.value not in alone)
+            around = replace(program, body=replace(program.body, stored=shared, items=()))
+            of_all, of_others = (least_stored_bytes(one, turns[0], self.inner) for one in (program, around))
+            return of_all - of_others
 
-    def _held_bytes(
-        self, program: Program, turns: Turns, stages: int, most: Callable[[list[float]], float]
-    ) -> tuple[float, float]:
-        """What a program stores at the least, evenly in so many stages, and what `most` says of the least that one of
-        each of its layers holds beside it."""
-        stored = least_stored_bytes(self._in_turns(program, turns), turns[0], self.inner) / stages
-        return stored, most([self.live(turns)[item.name] for item in program.body.items if isinstance(item, Repeat)])
+        known = {layer: own(layer) for layer in dict.fromkeys(layer for _, layer in self.parts)}
+        return [known[layer] for _, layer in self.parts]
 
-    def live(self, turns: Turns) -> dict[str, float]:
-        """What one layer of each repeat holds at the least beside what is stored, where most is held."""
+    def _stored_bytes(self, program: Program, turns: Turns, stages: int) -> float:
+        """What a chip stores of a program at the least, evenly in so many stages."""
+        return least_stored_bytes(self._in_turns(program, turns), turns[0], self.inner) / stages
+
+    def lives(self, turns: Turns) -> list[float]:
+        """What each layer holds at the least beside what is stored, where most is held."""
         if turns not in self.known.live:
-            self.known.live[turns] = {
-                name: least_live_bytes(self._in_turns(layer, turns), turns[0], self.inner, self.options)
-                for name, (_, layer) in zip(self.repeats, self.parts, strict=True)
+            known = {
+                layer: least_live_bytes(self._in_turns(layer, turns), turns[0], self.inner, self.options)
+                for layer in dict.fromkeys(layer for _, layer in self.parts)
             }
+            self.known.live[turns] = [known[layer] for count, layer in self.parts for _ in range(count)]
         return self.known.live[turns]
 
-    @cached_property
-    def repeats(self) -> tuple[str, ...]:
-        """The names of the repeats that are divided, those of `parts`."""
-        return tuple(item.name for item in self.program.body.items if isinstance(item, Repeat))
-
-    def around_s(self, program: Program, turns: Turns) -> float:
-        """What a micro-batch takes at the least for what a program runs outside of its repeats."""
-        outside = without_layers(program)
+    def around_s(self, program: Program, inside: frozenset[str], turns: Turns) -> float:
+        """What a micro-batch takes at the least for what a program runs outside of its repeats, but for what makes
+        values `inside` of layers."""
+        outside = without_layers(program, inside)
         if outside is None:
             return 0.0
         own = self._in_turns(outside, turns)
@@ -247,7 +257,7 @@ class Bounds:
 
     def beside_s(self, turns: Turns) -> float:
         """What a micro-batch takes at the least in all stages for what is no part of a layer."""
-        return self.around_s(self.program, turns) + self.handing_s(turns)
+        return self.around_s(self.program, self.inside, turns) + self.handing_s(turns)
 
     def _in_turns(self, program: Program, of: Turns) -> Program:
         """A program with one phase, in micro-batches, called once."""
@@ -294,21 +304,22 @@ class Bounds:
         parts = self.parts
         part = self.options.capacity / fewest if len(parts) == 1 and not self.streams else math.inf
         if (counted, part) not in self.known.layers:
-            found, times = [], {phase: (micro_batches, times) for phase, micro_batches, times in counted}
-            for count, layer in parts:
+            known, times = {}, {phase: (micro_batches, times) for phase, micro_batches, times in counted}
+            for layer in dict.fromkeys(layer for _, layer in parts):
                 free = replace(self.options, capacity_bytes=math.inf, pins=self.pins_inside(layer), work=Work())
                 timed = turns(layer, self.batch, times)
                 try:
                     plan = choose(timed, [*times], self.inner, replace(free, stored_bytes=part))
                 except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
                     plan = choose(timed, [*times], self.inner, free)
-                found.append((count, plan.least))
-            self.known.layers[counted, part] = tuple(found)
+                known[layer] = plan.least
+            self.known.layers[counted, part] = tuple((count, known[layer]) for count, layer in parts)
         return self.known.layers[counted, part]
 
     def pins_inside(self, layer: Program) -> tuple[Pin, ...]:
         """The pins that hold in every repetition of a layer: those of what is handed to it would be paid for each."""
         inside = {name for item in layer.body.items if isinstance(item, Repeat) for name in defined(item.body)}
+        inside |= {item.result for item in layer.body.items if not isinstance(item, Repeat)}
         return tuple(one for one in self.options.pins if one.value in inside and (one.op is None or one.op in inside))
 
     def fetched_s(self, program: Program, of: Turns) -> float:
@@ -339,19 +350,19 @@ class Bounds:
         found = {}
         for phase, each in split.rounds:
             of = phase, each.micro_batches
-            each_s = [seconds for _, seconds in self.each_layer(((phase, each),), 1)]
-            layer_s = dict(zip(self.repeats, each_s, strict=True))
+            each_s = [seconds for count, seconds in self.each_layer(((phase, each),), 1) for _ in range(count)]
+            ends = pairwise((0, *accumulate(one.layers for one in stages)))
             found[phase] = [
-                self.around_s(one.program, of)
+                self.around_s(one.program, one.inside, of)
                 + self.handed_s(one, of)
-                + max(_of_layers(one, layer_s), self.fetched_s(one.program, of) if streams else 0.0)
-                for one in stages
+                + max(_together(each_s[start:end]), self.fetched_s(one.program, of) if streams else 0.0)
+                for one, (start, end) in zip(stages, ends, strict=True)
             ]
         return found
 
     def division_s(self, split: Split, layers: tuple[int, ...]) -> tuple[float, float]:
         """What a division of layers takes at the least to compute, and with what comes from the host."""
-        stages = self.divisions.get(layers) or divide(self.program, layers)
+        stages = self.divisions.get(layers) or divide(self.program, layers, self.segments)
         return split.seconds(self.stages_s(split, stages)), split.seconds(self.stages_s(split, stages, streams=True))
 
     def computing_s(self, split: Split) -> float:
@@ -359,7 +370,6 @@ class Bounds:
         return math.fsum(self.layers_s((one,)) for one in split.rounds)
 
 
-def _of_layers(stage: Stage, layer_s: Mapping[str, float]) -> float:
-    """What the layers of a stage take together; `layer_s`: one of each repeat."""
-    repeats = (item for item in stage.program.body.items if isinstance(item, Repeat))
-    return math.fsum(item.count * layer_s[item.name] for item in repeats)
+def _together(each_s: Sequence[float]) -> float:
+    """The sum of what layers take, alike ones that follow each other multiplied."""
+    return math.fsum(len(list(alike)) * seconds for seconds, alike in groupby(each_s))

@@ -24,6 +24,7 @@ from .align import Alignment
 from .bounds import Known, Split
 from .divide import divide, layers_of
 from .divisions import Divisions, even
+from .layers import dividing, layer_count
 from .plan_stages import NEAR, Stages
 from .staged_plan import NoPipeline, SlowPipelines, SlowStages, SplitBound, StagedPlan, TurnOver, refusal
 
@@ -57,17 +58,25 @@ def choose_stages(
         raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
     own = replace(options, below=math.inf)  # of layers and stages, which take less than all of them
     search = _Search(program, tuple(phases), mesh, axis, batch, own, Known() if known is None else known)
-    return search.best(search.splits(micro_batches or {}), options.below)
+    best = search.best(search.splits(micro_batches or {}), options.below)
+    # Equal stages were planned as one, the first of them; each is of other repetitions.
+    parts = zip(best.stages, divide(program, best.layers, search.segments), strict=True)
+    return replace(best, stages=tuple(replace(one, stage=replace(one.stage, of=part.of)) for one, part in parts))
 
 
-def refuse_division(program: Program, ways: int, axis: str) -> None:
-    """Raise InputError where a program has fewer layers than there are stages along an axis, or none."""
-    count = layers_of(program)
+def refuse_division(program: Program, ways: int, axis: str, whole: bool = False) -> None:
+    """Raise InputError where a program has fewer layers than there are stages along an axis, or none; `whole`: where
+    stages end between whole repetitions alone."""
+    layers = layer_count(program)
+    count = layers_of(program) if whole else layers
     if not count:
-        raise fail("The model has no layers to divide: no block of it is repeated.", hint="leave out `--stages`")
+        message = "The model has no layers to divide: it repeats no block"
+        message += "." if whole else ", and calls none after the other that hands on as much."
+        raise fail(message, hint="leave out `--stages`")
     if count < ways:
-        layers = "one layer" if count == 1 else f"{count} layers"
-        raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
+        said = f"{count} {dividing(program, count)}" if count > 1 else "one layer" if layers == 1 else "one repetition"
+        more = ", between which stages end that stream" if count < layers else ""
+        raise fail(f"{ways} stages along `{axis}` are more than the model's {said}{more}.", hint="take fewer stages")
 
 
 @dataclass
@@ -127,7 +136,7 @@ class _Search(Stages):
 
     def which_are_full(self, split: Split, layers: tuple[int, ...]) -> list[bool]:
         """Which stages of a division were shown to have no room."""
-        return [self.is_full(stage) for stage in divide(self.timed(self.program, split.rounds), layers)]
+        return [self.is_full(stage) for stage in divide(self.timed(self.program, split.rounds), layers, self.segments)]
 
 
 @dataclass(order=True)

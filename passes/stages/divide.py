@@ -1,116 +1,140 @@
 """The layers of a program divided over stages: each stage a program of its own.
 
-What repeats is divided, repetition by repetition; what stands before is the first stage's, what stands after the
-last one's, and what stands between two repeats goes with the repetition before it. A stage gets as inputs what
-earlier ones have made and it reads, or hands on to later ones; what is made of inputs alone, such as the angles of a
-rope, it makes again. Parameters outside of repeats that several stages read, each of them stores.
+What repeats is divided between its layers; what stands before these is the first stage's, what stands after them the
+last one's, and what stands between two goes with the layer before it. A stage gets as inputs what earlier ones have
+made and it reads, or hands on to later ones; what is made of inputs alone, such as the angles of a rope, it makes
+again. Parameters outside of repeats that several stages read, each of them stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count
 
 from ...ir.dataflow import defined, makes, reads
-from ...ir.program import Kind, Op, Phase, Pin, Program, Region, Repeat, Stored, Value, operand_names
+from ...ir.program import Kind, Op, Phase, Pin, PinKind, Program, Region, Repeat, Stored, Value, operand_names
+from .layers import Segment, of_inputs, repeats_of, segments_of
+from .opened import MARK, Opened, Origin, Part, named, renamed_region, repeat_names, with_streams
 
-Items = tuple[Op | Repeat[Op], ...]
+Items = tuple[Op | Repeat[Op], ...]  # that run one after the other
 
 
 @dataclass(frozen=True)
 class Stage:
     """A part of a program. `received`: those of its inputs that the stage before hands on; `passed`: its results that
-    the next stage gets, in the order of what that receives."""
+    the next stage gets, in the order of what that receives.
+
+    `of`: of which repetitions its values are that repeats of the whole program hold; `inside`: what ops of layers make
+    that it runs by themselves; `copies`: for each repetition that is written out, how it calls what the program does.
+    """
 
     program: Program
     layers: int
     received: tuple[str, ...]
     passed: tuple[str, ...]
+    of: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+    inside: frozenset[str] = field(default=frozenset(), compare=False)
+    copies: tuple[Mapping[str, str], ...] = field(default=(), compare=False)
+
+    def pins(self, pins: Iterable[Pin]) -> tuple[Pin, ...]:
+        """The pins that are about it, or about what it has a copy of."""
+        there, entering = set(defined(self.program.body)), set(self.received)
+        found = [pin for pin in pins if _holds(pin, there)]
+        for pin in (_of_copy(pin, names) for pin in pins for names in self.copies):
+            if _holds(pin, there) and (pin.kind is PinKind.USE or pin.value not in entering):
+                found.append(pin)
+        return tuple(dict.fromkeys(found))
 
 
 def layers_of(program: Program) -> int:
-    """How many layers a program has: repetitions of repeats that stand in no other."""
-    return sum(item.count for item in program.body.items if isinstance(item, Repeat))
+    """How many repetitions a program has, of repeats that stand in no other."""
+    return sum(item.count for item in repeats_of(program))
 
 
-def divide(program: Program, layers: Sequence[int]) -> tuple[Stage, ...]:
-    """The stages of a program, of which each has so many `layers`, at least one.
+def divide(program: Program, layers: Sequence[int], segments: Sequence[Segment] | None = None) -> tuple[Stage, ...]:
+    """The stages of a program, of which each has so many `layers`, at least one; `segments`: what `segments_of` has
+    found, if that is known.
 
     A carry that goes from one stage to the next is `NAME.passed` in the one and `NAME.received` in the other, so that
-    stages which do the same are equal.
+    stages which do the same are equal; and so is what one layer of a repetition hands to the next. Of what a stage has
+    several copies of, one is called as in the program, others `NAME.2` and so on.
     """
-    assert all(n > 0 for n in layers) and sum(layers) == layers_of(program), "every layer is in one stage"
-    parts, passed_as, table = _parts(program, layers)
-    makers = {name: item for item in program.body.items for name in makes(item)}
-    stored = {one.value: one for one in program.body.stored}
-    alike = _of_inputs(program)
+    segments = segments_of(program) if segments is None else segments
+    assert all(n > 0 for n in layers) and sum(layers) == sum(one.layers for one in segments), "each is in one stage"
+    opened, alike = Opened(program, segments, [*accumulate(layers)]), of_inputs(program)
+    makers = {name: item for part in opened.parts for item in part.items for name in makes(item)}
     needed: tuple[str, ...] = ()  # by the stage after
     found: list[Stage] = []
-    for n in reversed(range(len(parts))):
-        items = _with_makers(parts[n], makers, alike)
+    for part, own_layers in zip(reversed(opened.parts), reversed(layers), strict=True):
+        items = _with_makers(tuple(part.items), makers, alike)
         made = [name for item in items for name in makes(item)]
-        passed = tuple(passed_as.get(name, name) for name in needed)
-        own = tuple(name for name in program.results if name in made and name not in passed)
-        wanted = tuple(dict.fromkeys([*_reads(items), *(name for name in passed if name not in made)]))
-        received = tuple(name for name in wanted if name not in stored)
+        own = tuple(name for name in program.results if name in made and name not in needed)
+        wanted = tuple(dict.fromkeys([*_reads(items), *(name for name in needed if name not in made)]))
+        received = tuple(name for name in wanted if name not in opened.stored)
         inputs = tuple(Stored(name, Kind.INPUT) for name in received)
-        body: Region[Op] = Region((*inputs, *(one for name, one in stored.items() if name in wanted)), items)
-        found.append(Stage(_program(program, body, (*passed, *own), table), layers[n], received, passed))
+        stored = (one for name, one in opened.stored.items() if name in wanted)
+        body: Region[Op] = Region((*inputs, *stored), items)
+        stage = Stage(replace(program, body=body, results=(*needed, *own)), own_layers, received, needed)
+        found.append(_under_own_names(stage, program, opened, part))
         needed = received
     assert not needed, "the first stage reads what is stored alone"
     return tuple(reversed(found))
 
 
-def _parts(program: Program, layers: Sequence[int]) -> tuple[list[Items], dict[str, str], dict[str, Value]]:
-    """The items of each stage, repeats cut in parts; what a value that is received is called by who passes it; all
-    values, new ones among them."""
-    parts: list[list[Op | Repeat[Op]]] = [[] for _ in layers]
-    ends = [sum(layers[: n + 1]) for n in range(len(layers))]
-    table, passed_as, before = program.table(), dict[str, str](), 0
-    for item in program.body.items:
-        if not isinstance(item, Repeat):
-            parts[_stage_of(max(before - 1, 0), ends)].append(item)
-            continue
-        at, last = before, before + item.count
-        while at < last:
-            stage = _stage_of(at, ends)
-            upto = min(ends[stage], last)
-            carries = []
-            for c in item.carries:
-                begins, stays = f"{c.inside}.received", f"{c.result}.passed"
-                passed_as[begins] = stays
-                table |= {name: replace(table[c.result], name=name) for name in (begins, stays)}
-                initial, result = c.initial if at == before else begins, c.result if upto == last else stays
-                carries.append(replace(c, initial=initial, result=result))
-            body = _with_streams(item.body, at - before, upto - before, item.count)
-            parts[stage].append(replace(item, count=upto - at, carries=tuple(carries), body=body))
-            at = upto
-        before = last
-    return [tuple(items) for items in parts], passed_as, table
+def _under_own_names(stage: Stage, program: Program, opened: Opened, part: Part) -> Stage:
+    """A stage with names that say nothing of where in the program it lies."""
+    body = stage.program.body
+    names = _own_names(stage, opened)
 
+    def new(name: str) -> str:
+        return names.get(name, name)
 
-def _with_streams(region: Region[Op], start: int, end: int, count: int, inner: int = 1) -> Region[Op]:
-    """What repeats, of which some repetitions are another stage's: of those that are streamed, spread evenly over all
-    of `count`, a stage has its part. `inner`: how often the region runs in each repetition."""
-
-    def part(stored: Stored) -> Stored:
-        if stored.streamed is None:
-            return stored
-        layers = stored.streamed.count // inner
-        own = (layers * end // count - layers * start // count) * inner
-        return replace(stored, streamed=replace(stored.streamed, count=own) if own else None)
-
-    items = (
-        replace(item, body=_with_streams(item.body, start, end, count, inner * item.count))
-        if isinstance(item, Repeat)
-        else item
-        for item in region.items
+    there = defined(body)
+    table = opened.table | {new(name): named(opened.table[name], new(name), names) for name in there if name in names}
+    of = {new(name): opened.of[name] for name in there if name in opened.of}
+    of |= {new(name): origin for name, origin in part.of.items()}
+    tags = {_tag(name) for name in there if name in opened.of}
+    copies = tuple({n: new(copy) for n, copy in own.items()} for tag, own in opened.copies.items() if tag in tags)
+    received, passed, results = (
+        tuple(map(new, some)) for some in (stage.received, stage.passed, stage.program.results)
     )
-    return Region(tuple(map(part, region.stored)), tuple(items))
+    inside = frozenset(map(new, part.layers))
+    own = Stage(program, stage.layers, received, passed, of, inside, copies)
+    made = _program(program, renamed_region(body, names), results, table)
+    own = replace(own, program=made)
+    return replace(own, program=replace(made, pins=own.pins(program.pins))) if copies else own
 
 
-def _stage_of(layer: int, ends: Sequence[int]) -> int:
-    return next(n for n, end in enumerate(ends) if layer < end)
+def _own_names(stage: Stage, opened: Opened) -> dict[str, str]:
+    """What a stage calls what is called by the number of a repetition."""
+    body, received, passed = stage.program.body, set(stage.received), set(stage.passed)
+    every = (*defined(body), *repeat_names(body))
+    taken = {name for name in every if MARK not in name}
+    groups: dict[str, list[str]] = {}
+    names = {}
+    for name in every:
+        if name in received and MARK in name:
+            names[name] = f"{opened.entering.get(name, _base(name))}.received"
+        elif name in passed and MARK in name:
+            names[name] = f"{_base(name)}.passed"
+        elif MARK in name:
+            groups.setdefault(_tag(name), []).append(name)
+    for group in groups.values():
+        bases = [opened.entering.get(name, _base(name)) for name in group]
+        endings = ("" if n == 1 else f".{n}" for n in count(1))
+        ending = next(one for one in endings if taken.isdisjoint(base + one for base in bases))
+        names |= {name: base + ending for name, base in zip(group, bases, strict=True)}
+        taken |= {base + ending for base in bases}
+    return names
+
+
+def _base(name: str) -> str:
+    return name.partition(MARK)[0]
+
+
+def _tag(name: str) -> str:
+    return "".join(name.partition(MARK)[1:])
 
 
 def _reads(items: Iterable[Op | Repeat[Op]]) -> Iterator[str]:
@@ -118,16 +142,6 @@ def _reads(items: Iterable[Op | Repeat[Op]]) -> Iterator[str]:
     region: Region[Op] = Region((), tuple(items))
     own = set(defined(region))
     return (name for item in items for name in reads(item) if name not in own)
-
-
-def _of_inputs(program: Program) -> frozenset[str]:
-    """Values that ops outside of repeats make of inputs alone."""
-    known = {one.value for one in program.body.stored if one.kind is Kind.INPUT}
-    inputs = set(known)
-    for item in program.body.items:
-        if not isinstance(item, Repeat) and known.issuperset(operand_names(item)):
-            known.add(item.result)
-    return frozenset(known - inputs)
 
 
 def _with_makers(items: Items, makers: Mapping[str, Op | Repeat[Op]], alike: Collection[str]) -> Items:
@@ -149,31 +163,67 @@ def _with_makers(items: Items, makers: Mapping[str, Op | Repeat[Op]], alike: Col
 
 
 def layer_programs(program: Program) -> tuple[tuple[int, Program], ...]:
-    """Each repeat as a program of one of its layers, which reads what is around it and streams nothing, with the count
-    of them."""
-    found = []
-    table = program.table()
+    """Each repeat as a program of one of its repetitions, which reads what is around it and streams nothing, with the
+    count of them."""
     stored = {one.value: one for one in program.body.stored}
-    for item in program.body.items:
-        if isinstance(item, Repeat):
-            read = tuple(dict.fromkeys(_reads((item,))))
-            inputs = tuple(stored.get(name, Stored(name, Kind.INPUT)) for name in read)
-            layer = replace(item, count=1, body=_with_streams(item.body, 0, 0, item.count))
-            body: Region[Op] = Region(inputs, (layer,))
-            found.append((item.count, _program(program, body, makes(item), table)))
-    return tuple(found)
+    return tuple((item.count, _repetition(program, item, stored)) for item in repeats_of(program))
 
 
-def without_layers(program: Program) -> Program | None:
-    """What a program runs outside of repeats, which reads what they make; None where that is nothing."""
-    items: Items = tuple(item for item in program.body.items if not isinstance(item, Repeat))
-    layers = (item for item in program.body.items if isinstance(item, Repeat))
+def layer_parts(program: Program) -> tuple[tuple[int, Program], ...]:
+    """As `layer_programs`, of the layers of a program in order, between which stages may end."""
+    return tuple(_layer_parts(program, program.body, program.results, segments_of(program), {}))
+
+
+def _layer_parts(
+    program: Program,
+    region: Region[Op],
+    left: Collection[str],
+    segments: Sequence[Segment],
+    around: Mapping[str, Stored],
+) -> Iterator[tuple[int, Program]]:
+    """`around`: what is stored around the region; `left`: what it leaves."""
+    stored = {**around, **{one.value: one for one in region.stored}}
+    for one in segments:
+        if one.repeat is None:
+            own, others = region.items[one.first : one.last], (*region.items[: one.first], *region.items[one.last :])
+            wanted = {*left, *(name for item in others for name in reads(item))}
+            yield 1, _alone(program, own, [name for item in own for name in makes(item) if name in wanted], stored)
+        elif one.inside:
+            carried = {c.next for c in one.repeat.carries}
+            inner = [*_layer_parts(program, one.repeat.body, carried, one.inside, stored)]
+            for _ in range(one.repeat.count):
+                yield from inner
+        else:
+            yield one.repeat.count, _repetition(program, one.repeat, stored)
+
+
+def _repetition(program: Program, item: Repeat[Op], stored: Mapping[str, Stored]) -> Program:
+    layer = replace(item, count=1, body=with_streams(item.body, 0, 0, item.count))
+    return _alone(program, (layer,), makes(item), stored)
+
+
+def _alone(program: Program, items: Items, results: Sequence[str], stored: Mapping[str, Stored]) -> Program:
+    """A program of some items, which reads what is around them."""
+    read = dict.fromkeys(_reads(items))
+    body: Region[Op] = Region(tuple(stored.get(name, Stored(name, Kind.INPUT)) for name in read), items)
+    return _program(program, body, tuple(results), program.table())
+
+
+def inside_layers(program: Program) -> frozenset[str]:
+    """What ops of layers make that stand in no repeat."""
+    items, segments = program.body.items, segments_of(program)
+    return frozenset(name for one in segments for item in items[one.first : one.last] for name in makes(item))
+
+
+def without_layers(program: Program, inside: Collection[str] = ()) -> Program | None:
+    """What a program runs outside of repeats, which reads what they make, but for what makes values `inside` of layers;
+    None where that is nothing."""
+    items = tuple(i for i in program.body.items if not isinstance(i, Repeat) and i.result not in inside)
+    layers = (i for i in program.body.items if isinstance(i, Repeat) or i.result in inside)
     stored = {one.value: one for one in program.body.stored}
-    inputs = tuple(stored.get(name, Stored(name, Kind.INPUT)) for name in dict.fromkeys(_reads(items)))
     made = [name for item in items for name in makes(item)]
     wanted = {*program.results, *_reads(layers)}
-    body: Region[Op] = Region(inputs, items)
-    return _program(program, body, tuple(name for name in made if name in wanted), program.table()) if items else None
+    return _alone(program, items, [name for name in made if name in wanted], stored) if items else None
 
 
 def _program(program: Program, body: Region[Op], results: tuple[str, ...], table: Mapping[str, Value]) -> Program:
@@ -182,6 +232,11 @@ def _program(program: Program, body: Region[Op], results: tuple[str, ...], table
     values = tuple(table[name] for name in defined(body))
     pins = tuple(pin for pin in program.pins if _holds(pin, there))
     return replace(program, values=values, body=body, results=results, pins=pins)
+
+
+def _of_copy(pin: Pin, names: Mapping[str, str]) -> Pin:
+    op = None if pin.op is None else names.get(pin.op, pin.op)
+    return replace(pin, value=names.get(pin.value, pin.value), op=op)
 
 
 def _holds(pin: Pin, there: Collection[str]) -> bool:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.program import Repeat
 from ..layouts.space import Mask
 from .bounds import Bounds, Counted, Split
 from .divide import Stage, divide
@@ -61,9 +60,8 @@ class Divisions:
 
     @cached_property
     def kinds(self) -> list[int]:
-        """Where each place lies: 0 before all, then in turn inside of a repeat and after it."""
-        counts = [item.count for item in self.bounds.program.body.items if isinstance(item, Repeat)]
-        return [0, *(2 * n + 1 + (at == count) for n, count in enumerate(counts) for at in range(1, count + 1))]
+        """Where each place lies, as `place_kinds` has it."""
+        return self.bounds.kinds
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
@@ -93,7 +91,7 @@ class Divisions:
         for phase, each in self.split.rounds:
             of, beside = (phase, each.micro_batches), np.zeros((kinds[-1] + 1, kinds[-1] + 1))
             for pair, stage in stages.items():
-                beside[pair] = self.bounds.around_s(stage.program, of) + self.bounds.handed_s(stage, of)
+                beside[pair] = self.bounds.around_s(stage.program, stage.inside, of) + self.bounds.handed_s(stage, of)
             found[phase] = np.where(places > places[:, None], beside[kinds[:, None], kinds], np.inf)
         return found
 
@@ -153,11 +151,18 @@ class Divisions:
         """Stages that begin and end as that between two places, with no fewer layers."""
         kinds, places = np.array(self.kinds), np.arange(len(self.kinds))
         alike: Mask = (kinds[:, None] == kinds[start]) & (kinds == kinds[end])
-        if kinds[start] == kinds[end]:  # inside of one repeat, wherever
-            alike &= places - places[:, None] >= end - start
-        else:
-            alike &= (places[:, None] <= start) & (places >= end)
-        return alike
+        # In one repeat, wherever it is that they have what that has, of some repetitions; or around that, nowhere else.
+        for first, last, each in self._repeats:
+            if first < start and end < last:
+                before, after = -((start - places[:, None]) // each), (places - end) // each
+                return alike & (before <= after)
+        return alike & (places[:, None] <= start) & (places >= end)
+
+    @cached_property
+    def _repeats(self) -> list[tuple[int, int, int]]:
+        """The places before and after each repeat that stands in no other, and the layers of a repetition."""
+        ends = pairwise((0, *accumulate(one.layers for one in self.bounds.segments)))
+        return [(*places, one.each) for one, places in zip(self.bounds.segments, ends, strict=True)]
 
     def refuse(self, layers: Layers, full: Sequence[bool]) -> None:
         """Stages of a division have no room; of which that was shown."""
@@ -175,8 +180,8 @@ class Divisions:
 
     def _one_between(self, first: int, last: int) -> Stage:
         start, end = self._between(first, last)
-        counts = [start, end - start, len(self.kinds) - 1 - end]
-        return divide(self.bounds.program, [count for count in counts if count])[1 if start else 0]
+        counts = [count for count in (start, end - start, len(self.kinds) - 1 - end) if count]
+        return divide(self.bounds.program, counts, self.bounds.segments)[1 if start else 0]
 
     def plan_ends(self) -> None:
         """Know what stages of as few layers as can be take, with what stands around these; of few kinds of stages."""

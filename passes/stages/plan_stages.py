@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 
-from ...ir.program import Pin, Program
+from ...ir.program import Program
 from ..choose import choose
 from ..ilp.solver import Settings
 from ..options import Options
@@ -83,7 +83,7 @@ class Stages(Bounds):
         Of several phases stages are planned by what each counts for in them, as far as is known before; and where that
         is not what it counts for there, they are planned again: the cheaper pipeline, with the higher bound.
         """
-        parts = divide(self.timed(self.program, split.rounds), layers)
+        parts = divide(self.timed(self.program, split.rounds), layers, self.segments)
         if len(split.rounds) == 1:
             return self.planned(split, parts, boundaries, most=most)
         least, key = self.stages_s(split, parts), (split, layers)
@@ -194,8 +194,7 @@ class Stages(Bounds):
         """The plan of a stage that the search finds. Raises Cutoff where it takes `below` at the least."""
         program, (before, after) = stage.program, said
         ends = (before, program, stage.received), (after, program, stage.passed)
-        own = tuple(pin for pin in self.options.pins if _about(pin, program))
-        held = (*own, *(pin for end in ends for pin in pins(*end, held=True)))
+        held = (*stage.pins(self.options.pins), *(pin for end in ends for pin in pins(*end, held=True)))
         barred = tuple(pin for end in ends for pin in pins(*end, held=False))
         passing = replace(self.passing, values=frozenset(stage.passed))
         options = replace(self.options, pins=held, barred=barred, passing=passing, settings=self.settings(split))
@@ -270,8 +269,3 @@ def _less(said: Said, than: Said) -> bool:
 def _lies_so(one: PlannedStage, said: Said) -> bool:
     """Whether a plan keeps to what is said of its stage's ends."""
     return all(each.true_of(one.taken) for each in said[0]) and all(each.true_of(one.handed) for each in said[1])
-
-
-def _about(pin: Pin, program: Program) -> bool:
-    table = program.table()
-    return pin.value in table and (pin.op is None or pin.op in table)

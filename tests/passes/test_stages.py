@@ -363,8 +363,8 @@ def test_what_is_handed_on_is_known_wherever_layers_are_divided():
     text = text.replace("y = repeat 5 layer(x)", "v = repeat 3 layer(x)\n  w = relu(v)\n  y = repeat 2 second(v, w)")
     search = _Search(parse(text), ("decode",), Mesh.parse("3x2"), "x", "B", Options(Hardware.load("h100")))
     turns = "decode", 1
-    assert [len(stage.passed) for stage in search.cuts] == [2, 1, 2]
-    assert search.handing_s(turns) == 2 * search.handed_s(search.cuts[1], turns) > 0
+    assert [len(stage.passed) for stage in search.cuts] == [1, 2, 2]
+    assert search.handing_s(turns) == 2 * search.handed_s(search.cuts[0], turns) > 0
     [split] = search.splits({"decode": 1})
     for layers in search.divisions:
         for one in search.at(split, layers).stages[:-1]:

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from ....cost.formulas.symbolic import Form
 from ....ir.diagnostics import Diagnostic
 from ....ir.inert import visible
+from ....passes.stages.layers import dividing
 from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
 from ...sweep.answers import Frontier, Spot, plotted
@@ -100,7 +101,7 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
         ("all of it", time_text(best.total_s)),
         ("requests a second", count_text(requests / best.total_s)),
         ("chips", f"{job.mesh.chips} {job.hardware.chip}"),
-        ("layers of each stage", ", ".join(map(str, best.layers))),
+        (f"{dividing(job.program, sum(best.layers))} of each stage", ", ".join(map(str, best.layers))),
         ("stages wait", f"{max(0.0, best.timeline.bubbles):.1%}"),
         ("padding", f"{best.padding / best.tokens:.1%}"),
         (

@@ -11,6 +11,7 @@ from ...plan.staged import Staged
 from ...plan.tries import Try, outcome_of
 from ...text.terminal import share_text, time_text
 from ..served_stream import ServedStream
+from ..staged_text import among_text
 from .pipeline import COLOURS, Bar
 from .render import render
 
@@ -43,7 +44,7 @@ def staged_page(
         ("all calls", time_text(plan.price)),
         ("stages", f"{len(plan.stages)} along {plan.axis} of {plan.mesh}"),
         ("chips", f"{plan.mesh.chips} {held[0].hardware.chip}"),
-        ("status", f"{outcome}" if gap == 0 else f"{outcome}, within {share_text(gap)}"),
+        ("status", f"{outcome}{among_text(staged)}" + ("" if gap == 0 else f", within {share_text(gap)}")),
         *([] if serves is None else serves.facts()),
     ]
     rows = [
@@ -63,6 +64,7 @@ def staged_page(
         facts=facts,
         warnings=[one.message for one in [*said, *staged.warnings]],
         phases=phases,
+        between=staged.between.partition(" ")[0],
         rows=rows,
         name_of=lambda number: f"micro-batch {number + 1}",
         pale=lambda number: False,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from programs import TINY_DECODER
+from programs import TINY_DECODER, TINY_GROUPS
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands import check
@@ -118,6 +118,21 @@ def test_stages_along_an_axis_of_a_count_of_chips(compiled):
     found = compiled("--chips", "4", "--stages", "2", "--phase", "decode")
     assert found.exit_code == 0, found.output
     assert "2 stages along" in found.stdout
+
+
+def test_stages_end_between_blocks_of_a_repetition_and_those_that_stream_do_not(compiled, tmp_path: Path):
+    Path("groups.esti").write_text(TINY_GROUPS)
+    given = ["compile", str(tmp_path / "groups.esti"), "--chips", "2x1", "--stages", "2", "--phase", "decode"]
+    found = CliRunner().invoke(app, [*given, "--hardware", "h100", "--check"])
+    assert found.exit_code == 0, found.output
+    assert [row.split()[:2] for row in found.stdout.splitlines()[7:9]] == [["1", "4"], ["2", "5"]]
+    assert "status     optimal: proven" in found.stdout and "checked decode" in found.stdout
+    workstation = str(ROOT / "examples" / "hardware" / "a6000-workstation.toml")
+    given += ["--micro-batches", "decode=1", "--hardware", workstation, "--offload", "weights"]
+    found = CliRunner().invoke(app, given)
+    assert found.exit_code == 0, found.output
+    assert "  stage  repetitions  " in found.stdout
+    assert " among divisions between repetitions of `group`" in found.stdout
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, combinations, groupby, pairwise, product
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
@@ -24,7 +28,7 @@ from ..choose import choose
 from ..least_held import least_live_bytes, may_fit
 from ..options import Options
 from ..plan import NoPlan, Work
-from .divide import Stage, divide, inside_layers, layer_parts, turns, without_layers
+from .divide import Stage, divide, inside_layers, layer_parts, layer_programs, numbered, turns, without_layers
 from .layers import place_kinds, segments_of, stored_by_one
 
 ROUNDING = 1e-9  # relative: of sums of bytes
@@ -32,16 +36,19 @@ FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
 EachLayer = tuple[tuple[int, float], ...]  # how many layers of a kind there are, and what one takes at the least
 Turns = tuple[str, int]  # a phase, and its micro-batches
 Counted = tuple[tuple[str, int, int], ...]  # phases, their micro-batches, and how often each counts
+Floats = NDArray[np.float64]
+Places = int | NDArray[np.int64]
 
 
 @dataclass
 class Known:
     """What was found of layers, and of what stands around them, which programs that stream other layers share.
-    `layers`: what they take, by phases and what one may store; `live`: the bytes that each holds beside what is
-    stored; `around`: seconds of what runs outside of repeats, by its program; `begun`: the work (`Work.read`)
-    before any stages were planned."""
+    `layers`: what they take, by phases and what one may store; `more`: what repetitions of several take beside that;
+    `live`: the bytes that each layer holds beside what is stored; `around`: seconds of what runs outside of repeats, by
+    its program; `begun`: the work (`Work.read`) before any stages were planned."""
 
     layers: dict[tuple[Counted, float], EachLayer] = field(default_factory=dict)
+    more: dict[Counted, tuple[float, ...]] = field(default_factory=dict)
     live: dict[Turns, list[float]] = field(default_factory=dict)
     around: dict[tuple[Turns, Program], float] = field(default_factory=dict)
     begun: float | None = None
@@ -69,7 +76,8 @@ class Split:
 
 @dataclass
 class Bounds:
-    """Bounds of the pipelines of a program along an axis. `batch`: the dim that micro-batches divide."""
+    """Bounds of the pipelines of a program along an axis. `batch`: the dim that micro-batches divide; `stages`: one
+    from each kind of place to each other."""
 
     program: Program
     phases: tuple[str, ...]
@@ -82,6 +90,7 @@ class Bounds:
     _fit: dict[tuple[Program, Turns], bool] = field(default_factory=dict, init=False)
     _fetched: dict[tuple[Program, Turns], float] = field(default_factory=dict, init=False)
     _handing: dict[Turns, float] = field(default_factory=dict, init=False)
+    stages: dict[tuple[int, int], Stage] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.ways = self.mesh.size(self.axis)
@@ -95,6 +104,13 @@ class Bounds:
     def parts(self) -> tuple[tuple[int, Program], ...]:
         """The layers in order, alike ones together with the count of them."""
         return layer_parts(self.program)
+
+    @cached_property
+    def unlike(self) -> tuple[tuple[int, Program], ...]:
+        """The same with one for all that differ in names alone, of which no pin is."""
+        first: dict[Program, Program] = {}
+        every = [(count, layer, layer if self.options.pins else numbered(layer)) for count, layer in self.parts]
+        return tuple((count, first.setdefault(key, layer)) for count, layer, key in every)
 
     @cached_property
     def kinds(self) -> list[int]:
@@ -217,15 +233,16 @@ class Bounds:
         if turns not in self.known.live:
             known = {
                 layer: least_live_bytes(self._in_turns(layer, turns), turns[0], self.inner, self.options)
-                for layer in dict.fromkeys(layer for _, layer in self.parts)
+                for layer in dict.fromkeys(layer for _, layer in self.unlike)
             }
-            self.known.live[turns] = [known[layer] for count, layer in self.parts for _ in range(count)]
+            self.known.live[turns] = [known[layer] for count, layer in self.unlike for _ in range(count)]
         return self.known.live[turns]
 
     def around_s(self, program: Program, inside: frozenset[str], turns: Turns) -> float:
         """What a micro-batch takes at the least for what a program runs outside of its repeats, but for what makes
         values `inside` of layers."""
-        outside = without_layers(program, inside)
+        several = program is self.program and any(one.repeat is None or one.inside for one in self.segments)
+        outside = without_layers(program, inside, fused=several or bool(inside))
         if outside is None:
             return 0.0
         own = self._in_turns(outside, turns)
@@ -276,7 +293,7 @@ class Bounds:
         A layer is planned by itself.
         """
         layers, several = self.each_layer(rounds, 1), len(rounds) > 1
-        together = math.fsum(count * seconds for count, seconds in layers)
+        together = math.fsum(count * seconds for count, seconds in layers) + self._repetitions_s(rounds)
         together += math.fsum(
             (each.weight(self.ways) if several else 1) * self.beside_s((phase, each.micro_batches))
             for phase, each in rounds
@@ -287,6 +304,14 @@ class Bounds:
         largest = -(-self.layers // self.ways) * min(seconds for _, seconds in even)
         return float(rounds[0][1].seconds(together, max(together / self.ways, largest)))
 
+    def _repetitions_s(self, rounds: tuple[tuple[str, Rounds], ...]) -> float:
+        """How much more repetitions take at the least than their layers by themselves, but for those in which stages
+        end."""
+        more = self.more_at(self._weighted(rounds))
+        counts = (0 if one.repeat is None else one.repeat.count for one in self.segments)
+        every = math.fsum(count * seconds for count, seconds in zip(counts, more, strict=True))
+        return max(0.0, every - (self.ways - 1) * max(more))
+
     @property
     def layers_of_stages(self) -> tuple[int, ...]:
         """Of how many layers in a stage, or more, it is asked what one takes: of any, and of an even part of many."""
@@ -294,27 +319,59 @@ class Bounds:
 
     def each_layer(self, rounds: tuple[tuple[str, Rounds], ...], fewest: int) -> EachLayer:
         """As `layers_at`, with phases that count as in a pipeline of even stages."""
-        counted = ((phase, each.micro_batches, each.weight(self.ways)) for phase, each in rounds)
-        return self.layers_at(tuple(counted), fewest)
+        return self.layers_at(self._weighted(rounds), fewest)
+
+    def _weighted(self, rounds: Sequence[tuple[str, Rounds]]) -> Counted:
+        """Phases that count as in a pipeline of even stages."""
+        return tuple((phase, each.micro_batches, each.weight(self.ways)) for phase, each in rounds)
 
     def layers_at(self, counted: Counted, fewest: int) -> EachLayer:
         """How many layers of each kind there are, and what one takes at the least in a stage that has at the `fewest`
         so many. Where all layers are alike it has its part of what that may store. What this looks at is not counted:
         stages are planned after as much work whatever is asked of layers."""
-        parts = self.parts
+        parts = self.unlike
         part = self.options.capacity / fewest if len(parts) == 1 and not self.streams else math.inf
         if (counted, part) not in self.known.layers:
-            known, times = {}, {phase: (micro_batches, times) for phase, micro_batches, times in counted}
-            for layer in dict.fromkeys(layer for _, layer in parts):
-                free = replace(self.options, capacity_bytes=math.inf, pins=self.pins_inside(layer), work=Work())
-                timed = turns(layer, self.batch, times)
-                try:
-                    plan = choose(timed, [*times], self.inner, replace(free, stored_bytes=part))
-                except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
-                    plan = choose(timed, [*times], self.inner, free)
-                known[layer] = plan.least
+            known = {layer: self._layer_s(layer, counted, part) for layer in dict.fromkeys(one for _, one in parts)}
             self.known.layers[counted, part] = tuple((count, known[layer]) for count, layer in parts)
         return self.known.layers[counted, part]
+
+    def _layer_s(self, layer: Program, counted: Counted, part: float) -> float:
+        """What a layer takes at the least by itself, or a repetition of several, if it may store so much."""
+        times = {phase: (micro_batches, times) for phase, micro_batches, times in counted}
+        free = replace(self.options, capacity_bytes=math.inf, pins=self.pins_inside(layer), work=Work())
+        timed = turns(layer, self.batch, times)
+        with suppress(NoPlan):  # so many layers fit nowhere; which stage is too large is said of the stage
+            return choose(timed, [*times], self.inner, replace(free, stored_bytes=part)).least
+        return choose(timed, [*times], self.inner, free).least
+
+    def more_at(self, counted: Counted) -> tuple[float, ...]:
+        """For each segment how much more a repetition of several layers takes at the least than these by themselves:
+        what goes round is in one layout before and after it."""
+        if counted not in self.known.more:
+            each_s, found, before = _one_by_one(self.layers_at(counted, 1)), list[float](), 0
+            repetitions = iter(layer_programs(self.program))
+            for one in self.segments:
+                whole = next(repetitions)[1] if one.repeat is not None else None
+                more_s = 0.0
+                if whole is not None and one.inside:
+                    more_s = self._layer_s(whole, counted, math.inf) - math.fsum(each_s[before : before + one.each])
+                found.append(max(0.0, more_s * (1 - ROUNDING)))
+                before += one.layers
+            self.known.more[counted] = tuple(found)
+        return self.known.more[counted]
+
+    def whole_s(self, counted: Counted, start: Places, end: Places) -> Floats:
+        """How much more the repetitions that lie between two places take at the least than their layers by
+        themselves."""
+        found, first = np.zeros(np.broadcast(start, end).shape), 0
+        for one, more_s in zip(self.segments, self.more_at(counted), strict=True):
+            if more_s > 0:
+                ended = (np.minimum(end, first + one.layers) - first) // one.each
+                begun = -((first - np.maximum(start, first)) // one.each)
+                found = found + more_s * np.maximum(0, ended - begun)
+            first += one.layers
+        return found
 
     def pins_inside(self, layer: Program) -> tuple[Pin, ...]:
         """The pins that hold in every repetition of a layer: those of what is handed to it would be paid for each."""
@@ -350,12 +407,15 @@ class Bounds:
         found = {}
         for phase, each in split.rounds:
             of = phase, each.micro_batches
-            each_s = [seconds for count, seconds in self.each_layer(((phase, each),), 1) for _ in range(count)]
+            each_s, counted = _one_by_one(self.each_layer(((phase, each),), 1)), self._weighted(((phase, each),))
             ends = pairwise((0, *accumulate(one.layers for one in stages)))
             found[phase] = [
                 self.around_s(one.program, one.inside, of)
                 + self.handed_s(one, of)
-                + max(_together(each_s[start:end]), self.fetched_s(one.program, of) if streams else 0.0)
+                + max(
+                    _together(each_s[start:end]) + float(self.whole_s(counted, start, end)),
+                    self.fetched_s(one.program, of) if streams else 0.0,
+                )
                 for one, (start, end) in zip(stages, ends, strict=True)
             ]
         return found
@@ -368,6 +428,11 @@ class Bounds:
     def computing_s(self, split: Split) -> float:
         """What a pipeline takes at the least for each phase by itself."""
         return math.fsum(self.layers_s((one,)) for one in split.rounds)
+
+
+def _one_by_one(layers: EachLayer) -> list[float]:
+    """What each layer takes, in order."""
+    return [seconds for count, seconds in layers for _ in range(count)]
 
 
 def _together(each_s: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ from itertools import accumulate, count
 
 from ...ir.dataflow import defined, makes, reads
 from ...ir.program import Kind, Op, Phase, Pin, PinKind, Program, Region, Repeat, Stored, Value, operand_names
-from .layers import Segment, of_inputs, repeats_of, segments_of
+from .layers import Segment, of_inputs, repeats_of, segments_of, works_alone
 from .opened import MARK, Opened, Origin, Part, named, renamed_region, repeat_names, with_streams
 
 Items = tuple[Op | Repeat[Op], ...]  # that run one after the other
@@ -170,27 +170,28 @@ def layer_programs(program: Program) -> tuple[tuple[int, Program], ...]:
 
 
 def layer_parts(program: Program) -> tuple[tuple[int, Program], ...]:
-    """As `layer_programs`, of the layers of a program in order, between which stages may end."""
-    return tuple(_layer_parts(program, program.body, program.results, segments_of(program), {}))
+    """As `layer_programs`, of the layers of a program in order, between which stages may end.
+
+    What is before the products of a layer that is no repetition, or after them, may run as one with what is around it,
+    and what it hands on may be summed there: it is left out.
+    """
+    return tuple(_layer_parts(program, program.body, segments_of(program), {}))
 
 
 def _layer_parts(
     program: Program,
     region: Region[Op],
-    left: Collection[str],
     segments: Sequence[Segment],
     around: Mapping[str, Stored],
 ) -> Iterator[tuple[int, Program]]:
-    """`around`: what is stored around the region; `left`: what it leaves."""
+    """`around`: what is stored around the region."""
     stored = {**around, **{one.value: one for one in region.stored}}
     for one in segments:
         if one.repeat is None:
-            own, others = region.items[one.first : one.last], (*region.items[: one.first], *region.items[one.last :])
-            wanted = {*left, *(name for item in others for name in reads(item))}
-            yield 1, _alone(program, own, [name for item in own for name in makes(item) if name in wanted], stored)
+            works = [n for n in range(one.first, one.last) if works_alone(region.items[n])]
+            yield 1, _alone(program, region.items[works[0] : works[-1] + 1], (), stored)
         elif one.inside:
-            carried = {c.next for c in one.repeat.carries}
-            inner = [*_layer_parts(program, one.repeat.body, carried, one.inside, stored)]
+            inner = [*_layer_parts(program, one.repeat.body, one.inside, stored)]
             for _ in range(one.repeat.count):
                 yield from inner
         else:
@@ -209,20 +210,31 @@ def _alone(program: Program, items: Items, results: Sequence[str], stored: Mappi
     return _program(program, body, tuple(results), program.table())
 
 
+def numbered(program: Program) -> Program:
+    """A layer with numbers for names, by which those are equal that do the same."""
+    body, table = program.body, program.table()
+    names = {name: str(n) for n, name in enumerate(dict.fromkeys((*defined(body), *repeat_names(body))))}
+    values = tuple(named(table[name], names[name], names) for name in defined(body))
+    results = tuple(names[name] for name in program.results)
+    return replace(program, values=values, body=renamed_region(body, names), results=results, pins=())
+
+
 def inside_layers(program: Program) -> frozenset[str]:
     """What ops of layers make that stand in no repeat."""
-    items, segments = program.body.items, segments_of(program)
-    return frozenset(name for one in segments for item in items[one.first : one.last] for name in makes(item))
+    own = (one for one in segments_of(program) if one.repeat is None)
+    return frozenset(name for one in own for item in program.body.items[one.first : one.last] for name in makes(item))
 
 
-def without_layers(program: Program, inside: Collection[str] = ()) -> Program | None:
+def without_layers(program: Program, inside: Collection[str] = (), fused: bool = False) -> Program | None:
     """What a program runs outside of repeats, which reads what they make, but for what makes values `inside` of layers;
-    None where that is nothing."""
+    None where that is nothing. `fused`: products alone, of what may run as one with such layers."""
     items = tuple(i for i in program.body.items if not isinstance(i, Repeat) and i.result not in inside)
     layers = (i for i in program.body.items if isinstance(i, Repeat) or i.result in inside)
     stored = {one.value: one for one in program.body.stored}
     made = [name for item in items for name in makes(item)]
     wanted = {*program.results, *_reads(layers)}
+    if fused:
+        items, wanted = tuple(filter(works_alone, items)), set()
     return _alone(program, items, [name for name in made if name in wanted], stored) if items else None
 
 

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layouts.space import Mask
-from .bounds import Bounds, Counted, Split
+from .bounds import Bounds, Counted, Floats, Split
 from .divide import Stage, divide
 from .staged_plan import StagedPlan
 
-Floats = NDArray[np.float64]
 Layers = tuple[int, ...]  # how many each stage has
 Expected = dict[str, list[list[float]]]  # for each phase seconds of a stage, by its first place and its last
 ROUNDING, BYTES_ROUNDING = 1e-12, 1e-9  # relative: of sums
@@ -80,7 +79,7 @@ class Divisions:
         found = {}
         for phase, _ in self.split.rounds:
             upto = self._upto_s(self._counted(phase), self.bounds.layers_of_stages[-1])
-            found[phase] = self.beside_s[phase] + (upto - upto[:, None])
+            found[phase] = self.beside_s[phase] + (upto - upto[:, None]) + self._whole_s(self._counted(phase))
         return found
 
     @cached_property
@@ -108,8 +107,14 @@ class Divisions:
             upto = self._upto_s(counted, fewest)
             more = places - places[:, None] >= fewest
             own = upto - upto[:, None] - (upto[without[1]] - upto[without[0]])
+            own += self._whole_s(counted) if without == (0, 0) else 0.0
             layers_s = np.maximum(layers_s, np.where(more, own, 0.0))
         return layers_s
+
+    def _whole_s(self, counted: Counted) -> Floats:
+        """How much more repetitions between two places take at the least than their layers by themselves."""
+        places = np.arange(len(self.kinds))
+        return self.bounds.whole_s(counted, places[:, None], places)
 
     def _upto_s(self, counted: Counted, fewest: int) -> Floats:
         """What all layers before a place take at the least, in stages of at the `fewest` so many."""
@@ -179,9 +184,13 @@ class Divisions:
         return start, self.kinds.index(last, start + 1)
 
     def _one_between(self, first: int, last: int) -> Stage:
-        start, end = self._between(first, last)
-        counts = [count for count in (start, end - start, len(self.kinds) - 1 - end) if count]
-        return divide(self.bounds.program, counts, self.bounds.segments)[1 if start else 0]
+        """Such a stage; for all ways to divide batches it is the same."""
+        known = self.bounds.stages
+        if (first, last) not in known:
+            start, end = self._between(first, last)
+            counts = [count for count in (start, end - start, len(self.kinds) - 1 - end) if count]
+            known[first, last] = divide(self.bounds.program, counts, self.bounds.segments)[1 if start else 0]
+        return known[first, last]
 
     def plan_ends(self) -> None:
         """Know what stages of as few layers as can be take, with what stands around these; of few kinds of stages."""

@@ -94,7 +94,7 @@ def _stored_by_one(region: Region[Op], segments: Sequence[Segment]) -> Iterator[
     others = set(range(len(region.items))).difference(*own)
     groups = [{name for n in some for name in reads(region.items[n])} for some in (*own, others)]
     every = Counter(name for names in groups for name in names)
-    stored = {one.value for one in region.stored}
+    stored = {one.value for one in region.stored if one.kind is not Kind.INPUT}
     yield from (name for names in groups[:-1] for name in names if every[name] == 1 and name in stored)
     for one in segments:
         if one.repeat is not None:
@@ -128,7 +128,7 @@ class _Finder:
     def outside(self, program: Program, alike: set[Types]) -> tuple[Segment, ...]:
         """The layers of what stands in no repeat; `alike`: the types of what repeats hand on."""
         items, around = program.body.items, [*map(self.around, program.body.items)]
-        works = [isinstance(item, Repeat) or (bool(around[n]) and _multiplies(item)) for n, item in enumerate(items)]
+        works = [isinstance(item, Repeat) or (bool(around[n]) and works_alone(item)) for n, item in enumerate(items)]
         begins, handed = _begins(items, around), _Handed(items, program.results, (), of_inputs(program))
         if not alike:
             usual = Counter(types for n in begins if (types := self.types(handed.at(n))))
@@ -152,7 +152,7 @@ class _Finder:
             return ()
         items, around = repeat.body.items, [*map(self.around, repeat.body.items)]
         common = around[0].intersection(*around)
-        works = [isinstance(item, Repeat) or (around[n] > common and _multiplies(item)) for n, item in enumerate(items)]
+        works = [isinstance(item, Repeat) or (around[n] > common and works_alone(item)) for n, item in enumerate(items)]
         handed = _Handed(items, [c.next for c in repeat.carries], [c.inside for c in repeat.carries], frozenset())
         alike, places = self.types(makes(repeat)), [0]
         for n in _begins(items, around):
@@ -160,7 +160,7 @@ class _Finder:
                 places.append(n)
         found = []
         for start, end in pairwise((*places, len(items))):
-            working = [n for n in range(start, end) if isinstance(items[n], Repeat) or _multiplies(items[n])]
+            working = [n for n in range(start, end) if works_alone(items[n])]
             alone = len(working) == 1 and self.goes_round(items[working[0]], handed.at(working[0] + 1), alike)
             found.append(self.segment(items, (start, end), (start, end), working[0] if alone else None))
         return tuple(found) if sum(one.layers for one in found) > 1 else ()
@@ -205,5 +205,8 @@ def _begins(items: Sequence[Item], around: Sequence[frozenset[str]]) -> list[int
     return [n for n in range(1, len(items)) if isinstance(items[n], Repeat) or around[n] - around[n - 1]]
 
 
-def _multiplies(item: Item) -> bool:
+def works_alone(item: Item) -> bool:
+    """Whether an item runs by itself, whatever is around it: a repeat, or a product that is summed."""
+    if isinstance(item, Repeat):
+        return True
     return isinstance(item, Einsum) and len(item.operands) > 1 and not {*sum(item.indices, ())} <= {*item.output}

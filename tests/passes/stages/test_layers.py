@@ -19,7 +19,14 @@ from escc.passes.plan import Outcome
 from escc.passes.stages.choose_stages import _Search, choose_stages, refuse_division
 from escc.passes.stages.divide import divide, layers_of
 from escc.passes.stages.divisions import Divisions
-from escc.passes.stages.layers import layer_count, place_kinds, repeats_of, segments_of, whole_repetitions
+from escc.passes.stages.layers import (
+    layer_count,
+    place_kinds,
+    repeats_of,
+    segments_of,
+    stored_by_one,
+    whole_repetitions,
+)
 
 WHOLE = Layout(((), ()))
 BLOCKS = """
@@ -169,10 +176,14 @@ def test_a_model_takes_as_long_however_it_is_written(chips: str):
         (SIX["pairs"], "stage=3,gpu=2"),
         (SIX["last"], "stage=3,gpu=1"),
         ("y = repeat 2 group(x)  return layer(y)", "stage=3,gpu=1"),
+        (
+            "o = x * 0.5  a = layer(o)  m = a * 0.5  y = repeat 3 layer(m)  n = y * 0.5  return layer(n)",
+            "stage=3,gpu=1",
+        ),
     ],
 )
 def test_no_division_takes_less_than_the_bound(main: str, chips: str):
-    """Each of them planned, with values handed on in any layouts."""
+    """Each of them planned, with values handed on in any layouts. What is around blocks may run as one with them."""
     program, mesh, options = blocks(main), Mesh.parse(chips), Options(Hardware.load("h100"))
     search = _Search(program, ("p",), mesh, "stage", "B", options)
     [split] = search.splits({"p": 1})
@@ -199,3 +210,33 @@ def test_refusals_count_layers_and_where_stages_stream_repetitions():
         refuse_division(program, 4, "x", whole=True)
     with pytest.raises(InputError, match="has no layers to divide"):
         refuse_division(blocks("return scaled(x)"), 2, "x")
+
+
+def test_repetitions_that_lie_between_two_places_count_more_than_their_layers():
+    """Each by a second, of those that no stage ends in."""
+    program = blocks("y = repeat 3 group(x)  z = wide(y)  return repeat 2 pair(z)")
+    search = _Search(program, ("p",), Mesh.parse("stage=2"), "stage", "B", Options(Hardware.load("h100")))
+    counted = (("p", 1, 1),)
+    search.known.more[counted] = (1.0, 0.0, 10.0)
+    repetitions = [(n, n + 3, 1.0) for n in (0, 3, 6)] + [(n, n + 2, 10.0) for n in (10, 12)]
+    places = np.arange(search.layers + 1)
+    found = search.whole_s(counted, places[:, None], places)
+    for start, end in combinations(places, 2):
+        assert found[start, end] == sum(more for first, last, more in repetitions if start <= first and last <= end)
+
+
+def test_layers_that_differ_in_names_alone_are_planned_as_one():
+    given = ("p",), Mesh.parse("stage=2"), "stage", "B"
+    hardware = Hardware.load("h100")
+    main = "a = layer(x)  b = layer(a)  c = wide(b)  return layer(c)"
+    for pins, kinds in (((), 2), ((Pin(PinKind.STORED, "layer.Wi", None, WHOLE, ""),), 4)):
+        search = _Search(blocks(main), *given, Options(hardware, pins=pins))
+        assert len({layer for _, layer in search.unlike}) == kinds and len(search.unlike) == 4
+
+
+def test_what_blocks_share_is_counted_once():
+    program = parse(
+        BLOCKS.replace("block layer", "param S: bf16[E,F]\nblock layer").replace("x[B,E] * Wi[E,F]", "x[B,E] * S[E,F]")
+        + "main(x: bf16[B,E]) {\n  a = layer(x)\n  b = layer(a)\n  return wide(b)\n}\n"
+    )
+    assert stored_by_one(program) == {"layer.Wd", "layer:2.Wd", "wide.Wi", "wide.Wd"}

@@ -66,6 +66,10 @@ block past(x: bf16[B,E]) -> bf16[B,E] {
   z = wide(y)
   return z + x
 }
+block around(x: bf16[B,E]) -> bf16[B,E] {
+  y = repeat 2 layer(x)
+  return y + x
+}
 block behind(x: bf16[B,E]) -> bf16[B,E] {
   s = scaled(x)
   return layer(s)
@@ -93,6 +97,7 @@ def blocks(main: str) -> Program:
         *((main, 6) for main in SIX.values()),
         ("return repeat 4 group(x)", 12),
         ("return repeat 4 past(x)", 4),  # what enters goes past its blocks
+        ("return repeat 4 around(x)", 4),  # and past a repeat of one
         ("return repeat 4 behind(x)", 4),  # a block that multiplies nothing
         ("y = repeat 4 layer(x)  return scaled(y)", 4),
         ("s = scaled(x)  return layer(s)", 1),

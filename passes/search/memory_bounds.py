@@ -117,7 +117,7 @@ class MovedBytes:
 class Demand:
     """A value that is held: `bytes[c]` on a chip under choice c of `node`, or what a `trip` of it takes,
     and no less than all of its `copies`. `freed`: products whose second ports are at `node`, with which it is not
-    there."""
+    there. `in_any_case`: as much whatever is chosen, so that it is room that there is not."""
 
     value: str
     node: int
@@ -125,6 +125,7 @@ class Demand:
     trip: MovedBytes | None = None
     copies: Copies | None = None
     freed: Freed | None = None
+    in_any_case: bool = False
 
     def within(self, allowed: Sequence[Mask]) -> Floats:
         """The least bytes under each choice of the node, if other nodes keep to what is `allowed`."""
@@ -258,12 +259,14 @@ class MemoryBounds:
         lying = _capped(summed(self.beside, allowed, kept), capacity)
         most = _most(lying, allowed)
         for point in self.points:
-            here = {term.node: lying[term.node] for term in point.terms if term.node in lying}
-            own = _capped(summed(point.terms, allowed, here), capacity)
-            moved = _worth_rows(_moved(point.terms, allowed), capacity)
+            terms = [term for term in point.terms if not term.in_any_case]
+            left = max(1.0, capacity - sum(float(term.bytes.min()) for term in point.terms if term.in_any_case))
+            here = {term.node: lying[term.node] for term in terms if term.node in lying}
+            own = _capped(summed(terms, allowed, here), capacity)
+            moved = _worth_rows(_moved(terms, allowed), capacity)
             size = sum((most | _most(own, allowed)).values()) + sum(float(one.more.max()) for one in moved)
-            if size > capacity:
-                out.append(Load(lying | own, capacity, moved))
+            if size > left:
+                out.append(Load(lying | own, left, moved))
         return out
 
     def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:

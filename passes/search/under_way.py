@@ -56,7 +56,7 @@ class UnderWay:
         if not chains:
             return None
         source = self.tensors[chains[0][-1]].source
-        return Demand(chains[0][-1], source.node, np.full(len(source.rows), total))
+        return Demand(chains[0][-1], source.node, np.full(len(source.rows), total), in_any_case=True)
 
     def _widest(
         self, region: Collection[int], begun: Collection[int], later: Collection[int], left: Mapping[str, float]

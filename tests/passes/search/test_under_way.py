@@ -199,3 +199,7 @@ def test_what_one_branch_of_a_layer_makes_is_there_beside_what_the_other_does(mo
     [point] = [point for point in limits.needs.points if point.step == "layer.u" and not point.moving]
     a = next(tensor for tensor in problem.graph.tensors if tensor.value.name == "layer.a")
     assert sum(float(term.bytes.max()) for term in point.terms if term.value == "layer.a") == a.total_bytes / 4
+    every = [np.ones(len(prices), dtype=bool) for prices in problem.prices]
+    least = limits.needs.stored_bytes(every) + point.least(every)
+    rooms = {load.room for load in limits.needs.loads(every, 2 * least, 2 * least)}
+    assert 2 * least - a.total_bytes / 4 in rooms, "it leaves less room to all else"

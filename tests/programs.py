@@ -403,3 +403,9 @@ TINY_GROUPS = TINY_DECODER.replace(
 }
 main(""",
 ).replace("repeat 5 layer(x)", "repeat 3 group(x)")
+
+
+def in_pairs(model: str) -> str:
+    """A model of three repetitions of `layer`, with two layers in each."""
+    pair = "block pair(x: bf16[B,L,E]) -> bf16[B,L,E] {\n  y = layer(x)\n  return layer(y)\n}\n"
+    return model.replace("main(", f"{pair}main(").replace("repeat 3 layer(x)", "repeat 3 pair(x)")

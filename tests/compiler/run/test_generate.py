@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from programs import in_pairs
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
@@ -80,14 +81,6 @@ main(tokens: i32[B,L]) {
 phase prefill { B = 16, L = 32, M = 32 }
 phase decode  { B = 16, L = 1, M = 64, calls = 32 }
 """
-PAIRS = MODEL.replace(
-    "main(",
-    """block pair(x: bf16[B,L,E]) -> bf16[B,L,E] {
-  y = layer(x)
-  return layer(y)
-}
-main(""",
-).replace("repeat 3 layer(x)", "repeat 3 pair(x)")
 OPTIONS = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=math.inf)
 CACHES = "stored layer.keys {0}\nstored layer.values {0}\n"
 
@@ -191,7 +184,7 @@ def test_a_window_of_one_place_generates_as_any_does(window: int) -> None:
     [
         ("2", MODEL, {"prefill": 4, "decode": 1}),
         ("3", MODEL.replace("return argmax(logits, over=V)", "return logits"), {"prefill": 1, "decode": 16}),
-        ("2", PAIRS, {"prefill": 4, "decode": 1}),
+        ("2", in_pairs(MODEL), {"prefill": 4, "decode": 1}),
     ],
     ids=["prefill in parts", "decode in parts, a layer each", "a part of a repetition each"],
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from programs import in_pairs
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands import run as in_command
@@ -75,14 +76,6 @@ main(tokens: i32[B,L]) {
 phase prefill { B = 16, L = 32, M = 32 }
 phase decode  { B = 16, L = 1, M = 64, calls = 32 }
 """
-PAIRS = MODEL.replace(
-    "main(",
-    """block pair(x: bf16[B,L,E]) -> bf16[B,L,E] {
-  y = layer(x)
-  return layer(y)
-}
-main(""",
-).replace("repeat 3 layer(x)", "repeat 3 pair(x)")
 OPTIONS = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=math.inf)
 SHORTER = (  # a table of fewer rows than tokens that are picked
     "  x = take(table, tokens, over=V)",
@@ -139,7 +132,7 @@ def test_it_generates_what_decoding_without_caches_does(mesh: str, changes: list
         assert np.array_equal(tokens, without_caches(one))
 
 
-@pytest.mark.parametrize("text", [MODEL, PAIRS], ids=["repetitions", "parts of repetitions"])
+@pytest.mark.parametrize("text", [MODEL, in_pairs(MODEL)], ids=["repetitions", "parts of repetitions"])
 def test_stages_generate_what_decoding_without_caches_does(text: str) -> None:
     counts = {"prefill": 2, "decode": 4}
     one = held_exactly(prepare(program(text), in_stages(Mesh.parse("2x2"), OPTIONS, 2, counts), 5, seed=3))

@@ -15,16 +15,16 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..ir.dtype import Dtype
 from ..ir.expr import Call, Const, Expr, Operand
 from ..ir.program import Einsum, Map, Op, Reduce, operand_names, walk
+from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram
 from .scores import Part, Scores, behind, chosen_along, large_scores, looked
 
 
-@dataclass(frozen=True)
+@record
 class Attention:
     """An attention that runs in blocks.
 
@@ -108,7 +108,7 @@ def _finders(spmd: SpmdProgram) -> Iterator[_Finder]:
     return map(_Finder, looked(spmd))
 
 
-@dataclass(frozen=True)
+@record
 class _Finder:
     """The scores of a region in which attentions are looked for."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
+from ..ir.record import record
 from ..ir.spmd import SpmdProgram
 from . import attention, summed_scores
 from .attention import Attention, attentions
@@ -36,7 +36,7 @@ def perhaps_in_blocks(spmd: SpmdProgram) -> frozenset[str]:
     return attention.perhaps_unmade(spmd) | summed_scores.perhaps_unmade(spmd)
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """What there is of scores at a time. `places`: how many of each dim along which they are in blocks; `bytes`: of a
     block on a chip, as it is made and as it is multiplied; `whole_bytes`: of all scores, likewise."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from ..ir.chosen import held_share
 from ..ir.collective import CollectiveKind, axes_of, kind
 from ..ir.mesh import Mesh
 from ..ir.program import Kind, Repeat, Signature, Stored, signature, walk
+from ..ir.record import record
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import walk_loops
@@ -29,7 +30,7 @@ from .ops import Work, busiest, work
 from .streams import FetchCost, fetch_costs, host_traffic
 
 
-@dataclass(frozen=True)
+@record
 class OpCost:
     """One op on one chip, once: its work and its seconds, `launch_s` of them beside its work. `times`: how often
     it runs."""
@@ -44,7 +45,7 @@ class OpCost:
     seconds: float
 
 
-@dataclass(frozen=True)
+@record
 class MoveCost:
     """One collective, once: the bytes that each chip sends and its seconds. `times`: how often it runs.
 
@@ -60,7 +61,7 @@ class MoveCost:
     joined: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Totals:
     """What a run takes on a chip. `compute_s` and `memory_s` are what arithmetic and HBM alone would
     take; `op_s` what the ops take by the hardware's rule; `hidden_s` what loops save of that and of the
@@ -86,7 +87,7 @@ class Totals:
         return self.apart_s - self.hidden_s + self.waiting_s
 
 
-@dataclass(frozen=True)
+@record
 class Estimate:
     """The steps of a program in order, what is stored on a chip (bytes, all repetitions), and the loops
     that some of the steps run in. `fetches`: what comes from the host."""
@@ -115,7 +116,7 @@ class Estimate:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Scale:
     """What stands for the size of a dim and for that of an axis: fractions, or symbols. `numbers`: the same as numbers,
     where these are symbols. `mean`: what stands for the size of a dim where ops are timed, None where that is `dim`."""
@@ -154,7 +155,7 @@ class Scale:
         return busiest(layouts[0].chosen, lambda d: self.local(d, finest[d]), self.dim)
 
 
-@dataclass(frozen=True)
+@record
 class StoredBytes:
     """A stored tensor: the bytes on a chip, of one repetition. `times`: how many of them there are."""
 
@@ -164,7 +165,7 @@ class StoredBytes:
     bytes: Any
 
 
-@dataclass(frozen=True)
+@record
 class OpWork:
     """An op: its work on a chip, once."""
 
@@ -173,7 +174,7 @@ class OpWork:
     work: Work
 
 
-@dataclass(frozen=True)
+@record
 class Transfer:
     """A collective, once: what a chip holds before and after it (bytes), and over how many chips it goes.
     `ahead`: where it is part of the collective before it, what that carries already, of the bytes that say how long it
@@ -331,7 +332,7 @@ def _splits(sig: Signature, result: str, values: Mapping[str, SpmdValue], mesh: 
 Cost = TypeVar("Cost", OpCost, MoveCost, LoopCost)
 
 
-@dataclass(frozen=True)
+@record
 class Scope:
     """A repeat: its name, its count each time it is reached, and what one repetition takes on a chip."""
 

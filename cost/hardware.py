@@ -7,7 +7,7 @@ such chips is in `network`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib import resources
@@ -21,6 +21,7 @@ from ..cost import presets as presets_folder
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import Source, did_you_mean, fail
 from ..ir.dtype import Dtype
+from ..ir.record import record
 from ..ir.text.read import read_source
 from .elementwise import larger, root_of_squares
 from .hardware_file import ENGINE, HARDWARE, MEASURED_KINDS, Tables, file_text, place_of, read_slices, read_tables
@@ -55,7 +56,7 @@ class Rule(StrEnum):
     ROOT_OF_SQUARES = "root-of-squares"
 
 
-@dataclass(frozen=True)
+@record
 class Torus:
     """Chips with links to their neighbours along each of `dimensions` axes.
 
@@ -82,7 +83,7 @@ class Torus:
         return shape in self.slices or (whole and prod(shape) <= self.largest_slice_chips)
 
 
-@dataclass(frozen=True)
+@record
 class Switch:
     """Nodes of `node_chips` chips behind a switch. `link_bytes_per_s`: of a chip, one direction."""
 
@@ -90,7 +91,7 @@ class Switch:
     link_bytes_per_s: float
 
 
-@dataclass(frozen=True)
+@record
 class Host:
     """The machine that some chips are plugged into, and its memory, where what these do not hold may be stored.
 
@@ -107,7 +108,7 @@ class Host:
     nvme_bytes_per_s: float = 0.0
 
 
-@dataclass(frozen=True)
+@record
 class TpuCompiler:
     """What the TPU's compiler calls a chip. `topology`: the first part of the names of its slices, as in `v5e:4x8`;
     `config`: how it sees the cores of a chip, None where its default is one device for each chip. `program_hbm_bytes`:
@@ -120,7 +121,7 @@ class TpuCompiler:
     gathers: str = "in-turn"
 
 
-@dataclass(frozen=True)
+@record
 class Protocols:
     """What a collective of one kind takes behind a switch, as measured: the quicker of two protocols.
 
@@ -135,7 +136,7 @@ class Protocols:
     bulk_share: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Engine:
     """What a program that serves a model takes beside what the chips do: of a step, and of each repetition of a
     repeat. `all_reduce`: its own all-reduce among chips of one node behind a switch, None where it has the chip's; over
@@ -150,7 +151,7 @@ class Engine:
     error: float = 0.0
 
 
-@dataclass(frozen=True)
+@record
 class Calibrated:
     """What was measured: how the two times of an op combine, the shares of the peaks that are
     reached, and the seconds that a collective takes whatever it carries.
@@ -176,7 +177,7 @@ class Calibrated:
     error: float = 0.0
 
 
-@dataclass(frozen=True)
+@record
 class Hardware:
     """One chip and its network, and what serves on it.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from ..ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from ..ir.inert import comment, visible
 from ..ir.mesh import DEFAULT_NAMES, MAX_CHIPS
+from ..ir.record import record
 
 Tables = dict[str, dict[str, Any]]  # by name of the table, "" for the top
 
@@ -27,7 +28,7 @@ MOST_FINDINGS = 50  # reported at once
 LARGE = 1e6  # figures from here on are written as 4.5e10
 
 
-@dataclass(frozen=True)
+@record
 class Field:
     """A field: what its value must be, in words, and whether it must stand there.
 
@@ -99,7 +100,7 @@ SHARE = Field("number", required=False, least=LEAST_SHARE, most=1.0)
 MOST_ERROR = 10.0  # of log(predicted / measured): predictions that are further off say nothing
 
 
-@dataclass(frozen=True)
+@record
 class Form:
     """The tables that a file may have, each with its fields, and those that it must have; `what` it is called.
     `one_of`: tables of which it has exactly one."""

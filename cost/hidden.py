@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -33,6 +33,7 @@ from ..ir.dataflow import origins
 from ..ir.expr import Call, Const, Context, Expr, Operand, Size, operands, sized_dims
 from ..ir.layout import Layout
 from ..ir.program import Einsum, Iota, Map, Op, Reduce, Region, Repeat, operand_names, walk, with_operands
+from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue, Step
 from .attention import Attention
 from .blocks import InBlocks, cut, perhaps
@@ -42,7 +43,7 @@ from .shown_blocks import PLACES, runs
 Local = Callable[[str], Any]  # the size of an index: a number or an array
 
 
-@dataclass(frozen=True)
+@record
 class Limit:
     """A score counts where `lower <= upper`, which are written with values of the program. `lowest`, `highest`: the
     same with each value replaced by what makes it; an operand there is the place along the dim of that name."""
@@ -53,7 +54,7 @@ class Limit:
     highest: Expr
 
 
-@dataclass(frozen=True)
+@record
 class Shown:
     """What an op does of the scores of an attention, or of a sum of scores, that may run in blocks, in its own indices.
 

@@ -20,7 +20,6 @@ by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -43,11 +42,12 @@ from ..ir.program import (
     walk,
     with_operands,
 )
+from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, as_steps
 from .op_order import Key, Vertex, in_order
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """What an op does beside its arithmetic.
 
@@ -109,7 +109,7 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
     return Launch(reads, caches, launch.writes, launch.kernels, launch.layers, launch.steps)
 
 
-@dataclass(frozen=True)
+@record
 class _Node:
     """An op that reads originals; `region`: the repeats around it; `times`: how often it runs; `size`: the places of
     all its dims; `narrow`: whether it is done in fewer bits than bf16, where the chip can."""

@@ -9,12 +9,13 @@ finds in HBM is read again for each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import fsum, prod
 
 from ..ir.chosen import held_share
 from ..ir.program import Einsum
+from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
 from ..ir.verify.fused import CollectiveMatmul
 from .network import Network
@@ -22,7 +23,7 @@ from .ops import Work, busiest
 from .sendings import quickest_s
 
 
-@dataclass(frozen=True)
+@record
 class LoopCost:
     """A loop, once. `results`: what its steps make, in order; `times`: how often it runs.
 
@@ -68,7 +69,7 @@ class LoopCost:
         return self.apart_s - self.seconds
 
 
-@dataclass(frozen=True)
+@record
 class Alone:
     """What the steps of a program do by themselves, by their results: seconds of all, and the work of ops.
 

@@ -54,6 +54,7 @@ from ..ir.collective import AllGather
 from ..ir.dataflow import ops, origins
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Item, Kind, Region, Repeat, Stored, Take, operand_names, walk
+from ..ir.record import record
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import together
@@ -75,7 +76,7 @@ Ints = NDArray[np.int64]
 Size = TypeVar("Size", int, Ints, int | Ints)
 
 
-@dataclass(frozen=True)
+@record
 class Live:
     """A value that is held at a point, and its bytes on a chip. `copy_of`: the parameter or cache that
     it is a moved copy of, such as gathered weights; None for an intermediate value. `form`: `block`, where it is no
@@ -95,7 +96,7 @@ class Live:
         return f"{self.name} ({self.form})" if self.form else self.name
 
 
-@dataclass(frozen=True)
+@record
 class Point:
     """What is live while a step runs. `step`: the value that it makes, the first of those that are made
     as one, None for the program's start.
@@ -116,7 +117,7 @@ class Point:
         return sum((value.bytes for value in self.live if value.copy_of), start=Fraction(0))
 
 
-@dataclass(frozen=True)
+@record
 class MemoryUse:
     """Memory of one chip. `stored`: parameters and caches in repeats, by name, with the bytes of all
     repetitions that it has room for; `shared`: those outside of repeats. `worst`: the first point with

@@ -10,7 +10,7 @@ is read off their protocols instead, stage by stage.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain, combinations, groupby
 from math import prod
@@ -19,6 +19,7 @@ from typing import Any
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh, part_of
+from ..ir.record import record
 from .elementwise import smaller
 from .hardware import Convention, Hardware, Protocols, Torus
 from .sendings import Sending, StageSending, sendings_of
@@ -58,7 +59,7 @@ Run = tuple[str, ...]  # an axis, or neighbouring parts of one that are used as 
 Stage = list[Run]  # what is used at once
 
 
-@dataclass(frozen=True)
+@record
 class Terms:
     """What a network's prices are made of: figures, or symbols in their place.
 
@@ -84,7 +85,7 @@ class Terms:
         return ways if self.many else ways - 1
 
 
-@dataclass(frozen=True)
+@record
 class Network:
     """The interconnect of chips of one kind, laid out as a mesh.
 

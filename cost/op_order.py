@@ -8,13 +8,14 @@ left alike come in the order of what they read, and then of their names: which o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from ..ir.record import record
 
 Key = tuple[Any, ...]  # what can be sorted among its like
 
 
-@dataclass(frozen=True)
+@record
 class Vertex:
     """A value: what it is, without a name, and the values of which it is made, each with how it is read. A value that
     no op makes is made of none."""

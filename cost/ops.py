@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from ..ir.chosen import Chosen, held_share, kept_share, narrowest
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Kind, Op, Program, Signature, Stored, Take, Use, Value, signature, walk
+from ..ir.record import record
 from .elementwise import smaller
 from .kernels import Launch, arithmetic
 
@@ -23,7 +23,7 @@ Indices = tuple[str, ...]
 Local = Callable[[str], Any]  # the local size of an index: a number, an array or a symbol
 
 
-@dataclass(frozen=True)
+@record
 class Work:
     """What one chip does for an op: `flops` in the arithmetic of `dtype`, and `hbm_bytes` read or written,
     `cache_bytes` of them read from caches by attention. `kernels`, `layers`, `steps`: see `Launch`, of one done in
@@ -138,7 +138,7 @@ def flops(op: Op, signature: Signature, values: Mapping[str, Value], local: Loca
     return sum((times * _size(among, local) for times, among in signature.counted), start=none)
 
 
-@dataclass(frozen=True)
+@record
 class _Factor:
     """What an einsum reads or makes, by its indices; `chosen`: rows, of chosen entries alone."""
 

@@ -7,23 +7,24 @@ run of the phase, and its tokens are those of all sequences: decode takes one of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from math import exp, fsum
 
 from ..ir.collective import CollectiveKind
 from ..ir.program import Program
+from ..ir.record import record
 from ..ir.spmd import SpmdProgram
 from .estimate import Estimate, OpCost
 from .hardware import Hardware, Rule
-from .memory import memory
+from .memory import MemoryUse
 from .network import Network
 from .ops import model_flops_by_type
 from .tokens import tokens
 from .topology import islands
 
 
-@dataclass(frozen=True)
+@record
 class Shares:
     """Seconds on a chip, in all."""
 
@@ -93,7 +94,7 @@ class Resource(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """An op, a collective or a loop of them, by the value that it makes first; `what`: the collective's kind,
     `op` or `loop`; or waiting for the host in a repeat, by its name, `fetch`. `seconds`: on a chip, all its
@@ -105,7 +106,7 @@ class Part:
     seconds: float
 
 
-@dataclass(frozen=True)
+@record
 class Prediction:
     """One step of a phase on `chips` chips.
 
@@ -159,8 +160,10 @@ class Prediction:
         return tuple((resource, seconds) for resource, seconds in every if resource is not Resource.HOST or seconds)
 
 
-def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Prediction:
-    """What one step of a planned phase takes; `cost` is the estimate of `spmd` on `hardware`."""
+def predict_phase(
+    program: Program, spmd: SpmdProgram, cost: Estimate, use: MemoryUse, hardware: Hardware
+) -> Prediction:
+    """What one step of a planned phase takes; `cost` is the estimate of `spmd` on `hardware`, `use` its memory."""
     seconds, chips = cost.totals().total_s, spmd.mesh.chips
     error, beyond = _error(spmd, cost, hardware), _beyond(spmd, cost, hardware)
     ratio = None if error is None or beyond else exp(DEVIATIONS * error)
@@ -173,7 +176,7 @@ def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware:
         spent=_spent(spmd, cost, hardware),
         parts=_parts(cost),
         mfu=utilisation(program, spmd.phase, seconds, chips, hardware),
-        hbm_bytes=float(memory(spmd, hardware.lanes, hardware.fuses_products).total_bytes),
+        hbm_bytes=float(use.total_bytes),
         hbm_capacity_bytes=hardware.hbm_bytes,
         dollars_per_chip_hour=hardware.dollars_per_chip_hour,
         beyond=beyond,

@@ -19,18 +19,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ..ir.dataflow import origins, regions
 from ..ir.expr import rotated_dims
 from ..ir.program import Einsum, Map, Repeat, Role, Sum, operand_names, signature, walk
+from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
 from ..ir.verify.fused import together
 from .scores import queries_of
 
 
-@dataclass(frozen=True)
+@record
 class Taker:
     """A pointwise op, by what it makes, and what it alone reads, made in its own region, of as many bytes as its result
     in every layout: `products`, in whose place it may be made, and all of them, `over` which it may be written."""
@@ -40,7 +40,7 @@ class Taker:
     over: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Taken:
     """A product that is never there: `result` is made in its place, over the value `over`, if there is such a one."""
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from ..ir.dataflow import appends, makes, regions
 from ..ir.expr import rotated_dims
 from ..ir.program import Einsum, Map, Op, Region, Repeat, Stored, Sum, operand_names, walk
+from ..ir.record import record
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 WHOLE_BYTES = 2**26  # scores that take no more are made whole: those of most decode steps
@@ -26,7 +26,7 @@ LEAST_BLOCK = 128
 BLOCKWISE = (Einsum, Map, Sum)  # the ops of whose results blocks may be made alone
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """A value that blocks of scores are made of, and what its dimensions run over: `labels` has the names of dims,
     those of queries and of the context only where a block takes a part of the value."""
@@ -135,7 +135,7 @@ def looked(spmd: SpmdProgram) -> Iterator[Scores]:
         yield Scores(region, spmd, values, sizes, unstored, queries)
 
 
-@dataclass(frozen=True)
+@record
 class Made:
     """What a block of a score is made of: the ops that make it, in order, and the values that these read; `query` is
     the dim of queries along which there are blocks, None where there are none."""
@@ -145,7 +145,7 @@ class Made:
     query: str | None
 
 
-@dataclass(frozen=True)
+@record
 class Scores:
     """The scores of a region. `unstored`: those that ops of it alone make and read; `queries`: by the dim of each
     context that of its new tokens."""

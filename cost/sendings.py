@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from typing import Any
 
+from ..ir.record import record
 from .elementwise import smaller
 
 
-@dataclass(frozen=True)
+@record
 class Sending:
     """Of a collective, or of what is handed on: `start_s`, and `s_per_byte` of what a chip holds before it."""
 
@@ -27,7 +27,7 @@ class Sending:
         return Sending(count * self.start_s, count * self.s_per_byte)
 
 
-@dataclass(frozen=True)
+@record
 class StageSending:
     """How the bytes of one stage of a collective may go: in `sent_s`, or in `bulk_s` after `bulk_start_s`. Numbers,
     arrays or symbols; of a collective of one byte on a chip they are the seconds of each byte."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.expr import Call, Const, Context, Expr, Operand, Size, operands
+from ..ir.record import record
 
 PLACES: dict[str, np.ufunc] = {  # what may be done to places: the functions of which limits are made
     "add": np.add,
@@ -37,7 +37,7 @@ EDGES = (np.minimum, np.maximum)  # what counts in a block of the lower and of t
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class _Blocks:
     """The blocks of a dim: of each where it begins, shape [chips, blocks], and how many places it has. `last`: the last
     place that there is. `dim` is None of queries where there is but one."""
@@ -60,7 +60,7 @@ class _Blocks:
         return np.asarray(pick.reduce(_evaluated(side, sizes, here), axis=-1))
 
 
-@dataclass(frozen=True)
+@record
 class _Side:
     """A side of a limit in each block, shape [chips, blocks], or [1, 1] where it is the same everywhere. `of_context`:
     whether it is one of the context. `rises`: 1 where it only rises, -1 where it only falls, 0 where neither, None

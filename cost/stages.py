@@ -10,19 +10,19 @@ Inference", section 4.2, where a prompt has more micro-batches than the tokens a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from ..ir.record import record
 from ..ir.spmd import SpmdProgram
 from .elementwise import Larger, larger
 from .estimate import local_bytes
 from .sendings import Sending, quickest_s
 
 
-@dataclass(frozen=True)
+@record
 class Rounds:
     """How often a phase runs: `calls` times for each of `micro_batches`. `wait`: a call waits for the one before it."""
 
@@ -71,7 +71,7 @@ class Rounds:
         return int(self.seconds(stages, 1))
 
 
-@dataclass(frozen=True)
+@record
 class Passing:
     """What handing a value to the next stage costs: each chip sends what it holds of it to the chip at its place.
     `values`: those that are handed on; each goes the quickest of the ways `sendings`."""

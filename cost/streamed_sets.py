@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.mesh import Mesh
 from ..ir.program import Kind, Op, Placed, Program, Stored, stored_in
+from ..ir.record import record
 from ..ir.streams import copies_held, sets_of
 from .hardware import Hardware
 from .streams import CopyBytes, hosted_s
@@ -24,7 +25,7 @@ def stored_by_count(programs: Sequence[Program]) -> tuple[StoredIn, ...]:
     return tuple(stored_in(program.body, Kind.PARAM, Kind.CACHE) for program in programs)
 
 
-@dataclass(frozen=True)
+@record
 class StreamedSets:
     """A phase of a program of which some tensors may be streamed. `stored`: the bytes that a chip stores with none of
     them streamed. Arrays [counts, tensors], by counts of layers: the bytes that one of them frees where it is streamed,

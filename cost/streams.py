@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any
@@ -29,6 +29,7 @@ from ..ir.diagnostics import Diagnostic, InputError, fail
 from ..ir.layout import most_ways
 from ..ir.mesh import Mesh
 from ..ir.program import Kind, Program, Repeat, stored_in
+from ..ir.record import record
 from ..ir.spmd import SpmdProgram, SpmdValue, Step
 from ..ir.streams import HostTensor, copies_held, host_tensors, is_filled_anew, places_sent_back, sets_of
 from .elementwise import Larger, larger
@@ -52,7 +53,7 @@ class Carrier(StrEnum):
     NVME = "NVMe"
 
 
-@dataclass(frozen=True)
+@record
 class Fetch:
     """What comes to a chip for one repetition, and goes back. `link_s`, `dram_s` and `nvme_s` pass at once, then the
     chips gather. `least_s`: what coming in takes in any layout, each chip having as small a part as axes divide."""
@@ -81,7 +82,7 @@ class Fetch:
         return max(zip((self.link_s, self.dram_s, self.nvme_s), Carrier, strict=True), key=lambda one: one[0])[1]
 
 
-@dataclass(frozen=True)
+@record
 class FetchCost:
     """The fetches of a repeat that stands in no other: `streamed` of its `count` repetitions, each of `step_s` when
     all is there."""
@@ -235,7 +236,7 @@ def carried_s(
     return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if np.any(from_nvme) else 0.0
 
 
-@dataclass(frozen=True)
+@record
 class CopyBytes:
     """One repetition of a stored tensor, in bytes: what a chip stores of it, what lies for it with the host where it is
     streamed, and what of that comes in a call and goes back."""

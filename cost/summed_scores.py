@@ -9,14 +9,14 @@ the next. What it makes of them is made whole.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 
 from ..ir.program import Einsum, Op, operand_names, walk
+from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram
 from .scores import Part, Scores, behind, chosen_along, large_scores, looked
 
 
-@dataclass(frozen=True)
+@record
 class SummedScores:
     """Scores that are summed in blocks. `scores`: the ops that make a block of what is summed, in order; `sum`: that
     sums it; `widest`: the one of the scores of which most would lie on a chip. `query`, `context`: the dims along which

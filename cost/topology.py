@@ -9,7 +9,6 @@ nodes, unless it has more of them than a node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from ..ir.diagnostics import InputError, fail, listed
 from ..ir.mesh import Mesh, part_of
+from ..ir.record import record
 from .hardware import Hardware, Switch, Torus, Wrap
 
 FAR_NAMES = ("node", "slice", "dcn")  # names of axes that join nodes or slices
@@ -31,7 +31,7 @@ class Level(StrEnum):
     BETWEEN = "between"
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """An axis of a mesh on its level, or a part of one. Along a part of an axis of a torus `stride` links lie from one
     chip to the next, and as many groups of chips share each link: those between."""
@@ -109,7 +109,7 @@ def _too_large(what: str) -> InputError:
     return fail(f"The mesh has {what}.", hint=hint)
 
 
-@dataclass(frozen=True)
+@record
 class Hosts:
     """The machines that the chips of a mesh are plugged into: how many, and the chips of the one with the most."""
 

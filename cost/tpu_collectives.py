@@ -32,12 +32,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from ..ir.collective import AllGather, Collective, ReduceScatter
 from ..ir.layout import Reduction
 from ..ir.mesh import Mesh
+from ..ir.record import record
 from ..ir.spmd import SpmdValue
 
 WHOLE_ROWS = 16  # of a tile of narrow elements: so many of the first of several dimensions a chip keeps, or a multiple
@@ -53,7 +53,7 @@ SUBLANE_BYTES = 512  # of 128 lanes
 ONCE_BYTES = 2**25  # of what is gathered: less is not made twice
 
 
-@dataclass(frozen=True)
+@record
 class Kept:
     """What the compiler keeps, of the collectives on a mesh of a program with these values, of local sizes."""
 

@@ -7,13 +7,13 @@ its blocks count as they are: nothing is said of what padding them would take.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.program import Repeat, walk
+from ..ir.record import record
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from .estimate import OpWork, Scale, StoredBytes, Transfer, step_costs
 from .hardware import Hardware
@@ -22,7 +22,7 @@ from .network import Network
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Unit:
     """A repeat, or what stands before, between or after the repeats (`name` None), which runs once. `seconds`: of one
     repetition, for each of the sizes. `handed_bytes`: what a chip holds of the values that it hands on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from .chosen import Chosen, narrowest, vanishes
@@ -13,12 +13,13 @@ from .diagnostics import fail
 from .expr import Call, Const, Expr, Operand, operands
 from .folded import folded
 from .program import Choose, Einsum, Map, Op, Program, Reduce, Region, Repeat, Stored, Sum, Value, walk
+from .record import record
 from .spmd import Compute, Move, SpmdProgram, SpmdValue, as_steps
 
 Choices = Mapping[str, tuple[Chosen, ...]]  # by value; those of which all is kept may be left out
 
 
-@dataclass(frozen=True)
+@record
 class Bare:
     """The number that a value is wherever nothing was chosen of what it is made of, as may be along the dims `over`:
     the tokens of each expert are no one's, where none has chosen it."""

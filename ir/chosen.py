@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from .expr import Expr
 from .folded import folded
+from .record import record
 
 
-@dataclass(frozen=True)
+@record
 class Chosen:
     """That a value is zero but at the entries that the op which makes `mask` picked: `keep` of those along the dims
     `over` for each element along the dims `per`. The value has all of these dims.

@@ -8,17 +8,17 @@ end of a dimension's axes; anything else is a permute.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from .layout import Layout, Reduction, format_layout
+from .record import record
 
 
 class LayoutError(ValueError):
     """A collective or an op does not fit the layouts of its operands."""
 
 
-@dataclass(frozen=True)
+@record
 class AllGather:
     """Every chip gets the whole of `dim` over `axes`, the minor end of what splits it."""
 
@@ -26,7 +26,7 @@ class AllGather:
     dim: int
 
 
-@dataclass(frozen=True)
+@record
 class ReduceScatter:
     """Complete the partial `axes`, and split `dim` by them, in this order, at its minor end."""
 
@@ -34,14 +34,14 @@ class ReduceScatter:
     dim: int
 
 
-@dataclass(frozen=True)
+@record
 class AllReduce:
     """Complete the partial `axes`; every chip gets the result."""
 
     axes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class AllToAll:
     """Take `axes` from the minor end of dim `source`, split dim `target` by them instead.
 
@@ -54,7 +54,7 @@ class AllToAll:
     target: int
 
 
-@dataclass(frozen=True)
+@record
 class Slice:
     """Each chip keeps its own part of `dim` over `axes`, appended in this order. Nothing is sent."""
 
@@ -62,7 +62,7 @@ class Slice:
     dim: int
 
 
-@dataclass(frozen=True)
+@record
 class Permute:
     """Blocks change chips until the value lies as `layout`, which splits every dimension into as
     many parts as before, by the same axes all in all."""
@@ -70,7 +70,7 @@ class Permute:
     layout: Layout
 
 
-@dataclass(frozen=True)
+@record
 class Embed:
     """A complete value becomes a partial sum over `axes`: it stands on one chip, with zeros on the
     others. With a `dim`, `axes` are taken from its minor end: each chip keeps its block among zeros.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from .inert import one_each, visible
+from .record import record
 
 
-@dataclass(frozen=True)
+@record
 class Source:
     """A text and the name under which messages show it."""
 
@@ -30,7 +30,7 @@ class Source:
         return self.text.split("\n")  # as the parser counts them
 
 
-@dataclass(frozen=True)
+@record
 class Span:
     """Where in a text: line and column from 1, and how many characters."""
 
@@ -39,7 +39,7 @@ class Span:
     length: int = 1
 
 
-@dataclass(frozen=True)
+@record
 class Diagnostic:
     """One finding. `message` is one sentence that stands alone; `hint` says what would mend it."""
 

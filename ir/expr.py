@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from .record import record
 
 
-@dataclass(frozen=True)
+@record
 class Const:
     """A number."""
 
     value: float
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """A value that the op reads, broadcast by dim names."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class Size:
     """The size of a dim as a number."""
 
     dim: str
 
 
-@dataclass(frozen=True)
+@record
 class Context:
     """How many places along a dim are filled once this step's entries are in.
 
@@ -38,7 +40,7 @@ class Context:
     dim: str
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """A function of `FUNCTIONS` applied to expressions, element by element."""
 
@@ -55,7 +57,7 @@ class Call:
         object.__setattr__(self, "degrees", degrees)
 
 
-@dataclass(frozen=True)
+@record
 class Rotate:
     """Pairs (2i, 2i+1) along `dim` turned by a right angle: (a, b) becomes (-b, a).
 

@@ -10,11 +10,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from .diagnostics import fail
 from .mesh import Mesh
+from .record import record
 
 
 class Reduction(StrEnum):
@@ -24,7 +24,7 @@ class Reduction(StrEnum):
     MAX = "max"
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """How one value lies on the mesh.
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .diagnostics import fail
+from .record import record
 
 DEFAULT_NAMES = "xyzwvuts"  # names of the axes of `4x4x4`, in order
 MAX_CHIPS = 1 << 20
 
 
-@dataclass(frozen=True)
+@record
 class Mesh:
     """Ordered axes as (name, size) pairs.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, StrEnum, auto
 from typing import Generic, TypeVar
 
@@ -17,13 +17,13 @@ from .chosen import Chosen
 from .dtype import Dtype
 from .expr import Expr, count_calls, integer_operands, linear_operands, operands, rename, rotated_dims
 from .layout import Layout, Reduction
+from .record import record
 from .wraps import Wrap
 
 
-@dataclass(frozen=True)
+@record
 class Value:
-    """A tensor: its name, its dims by name (no dim twice), its element type, and of which of its entries all
-    others are zero."""
+    """A tensor: name, dims by name (no dim twice), element type, and of which of its entries all others are zero."""
 
     name: str
     dims: tuple[str, ...]
@@ -46,7 +46,7 @@ class Place(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True)
+@record
 class Streamed:
     """Of a stored tensor's repetitions `count` lie in the memory of the chips' host, spread evenly among the others,
     and come to the chips as they are needed: `ahead` of them before that, so that chips have room for one more."""
@@ -55,7 +55,7 @@ class Streamed:
     ahead: int
 
 
-@dataclass(frozen=True)
+@record
 class Stored:
     """A tensor that is there before the program runs. In a Repeat: one for each repetition.
 
@@ -76,7 +76,7 @@ class Stored:
         return [1 if d in self.whole else sizes[groups.get(d, d)] for d in dims]
 
 
-@dataclass(frozen=True)
+@record
 class Einsum:
     """Multiply the operands, sum over the indices that `output` lacks.
 
@@ -94,7 +94,7 @@ class Einsum:
     zeros: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Map:
     """A pointwise expression of values broadcast by dim names; the result's dims cover them all."""
 
@@ -102,7 +102,7 @@ class Map:
     expr: Expr
 
 
-@dataclass(frozen=True)
+@record
 class Sum:
     """`coefficients[0] * operands[0] + ...`, flat, broadcast by dim names. Operands differ."""
 
@@ -111,7 +111,7 @@ class Sum:
     coefficients: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Reduce:
     """The maximum over the dims `over`. (A sum is an Einsum of one operand.)"""
 
@@ -120,7 +120,7 @@ class Reduce:
     over: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Take:
     """Rows of `table` picked along the dims `over` by integer `ids`: dims of ids, then the table's others.
 
@@ -133,7 +133,7 @@ class Take:
     over: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class TopK:
     """The entries of `picked` where `keys` is largest over the dims `over`, as many as `keep` has.
 
@@ -149,7 +149,7 @@ class TopK:
     keep: str
 
 
-@dataclass(frozen=True)
+@record
 class Choose:
     """1 at the `keep` largest of `keys` over the dims `over`, 0 elsewhere; the result has the dims of `keys`.
 
@@ -163,7 +163,7 @@ class Choose:
     keep: int
 
 
-@dataclass(frozen=True)
+@record
 class Iota:
     """0, 1, 2, ... along `dim`, the result's only dim."""
 
@@ -171,7 +171,7 @@ class Iota:
     dim: str
 
 
-@dataclass(frozen=True)
+@record
 class Append:
     """A new version of `cache` with `new` written at the end of the context.
 
@@ -200,7 +200,7 @@ class Append:
 Op = Einsum | Map | Sum | Reduce | Take | TopK | Choose | Iota | Append
 
 
-@dataclass(frozen=True)
+@record
 class Carry:
     """A value that a repeat hands from one repetition to the next, always in the same layout.
 
@@ -217,7 +217,7 @@ class Carry:
 Item = TypeVar("Item")  # what runs: the ops of a program, or the steps of a sharded one
 
 
-@dataclass(frozen=True)
+@record
 class Region(Generic[Item]):
     """What is stored, then what runs, in order."""
 
@@ -225,7 +225,7 @@ class Region(Generic[Item]):
     items: tuple[Item | Repeat[Item], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Repeat(Generic[Item]):
     """A region applied `count` times, each time with stored tensors of its own.
 
@@ -239,7 +239,7 @@ class Repeat(Generic[Item]):
     body: Region[Item]
 
 
-@dataclass(frozen=True)
+@record
 class Phase:
     """A size for every dim, padded where the program's `padding` says so, and how often the phase runs
     for one batch. `micro_batches`: how many batches of these sizes take turns; each has caches of its own. `mean`: the
@@ -260,7 +260,7 @@ class PinKind(StrEnum):
     RESULT = "result"
 
 
-@dataclass(frozen=True)
+@record
 class Pin:
     """A layout that the search may not choose.
 
@@ -277,7 +277,7 @@ class Pin:
     phase: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """Values, the region that computes them, what it returns, and the phases that bind its dims.
 
@@ -319,7 +319,7 @@ class Program:
         return dict(sizes) | {dim: sizes[true] for dim, true in self.padding}
 
 
-@dataclass(frozen=True)
+@record
 class Use:
     """One reading of a value by an op: its dims as indices of the op."""
 
@@ -335,7 +335,7 @@ class Role(Enum):
     POINTWISE = auto()
 
 
-@dataclass(frozen=True)
+@record
 class Signature:
     """What an op does to indices, the one description that sharding rules are drawn from.
 
@@ -468,7 +468,7 @@ def with_operands(op: Op, names: Mapping[str, str]) -> Op:
             return op
 
 
-@dataclass(frozen=True)
+@record
 class Placed(Generic[Item]):
     """What runs or is stored, and the repeats around it, outermost first."""
 

@@ -6,17 +6,16 @@ here is chosen any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .chosen import Chosen
 from .collective import Collective
 from .dtype import Dtype
 from .layout import Layout
 from .mesh import Mesh
 from .program import Op, Program, Region, Repeat, Value
+from .record import record
 
 
-@dataclass(frozen=True)
+@record
 class SpmdValue:
     """A value and the layout in which the chips hold it."""
 
@@ -36,7 +35,7 @@ class SpmdValue:
         return self.layout.dims[self.dims.index(dim)]
 
 
-@dataclass(frozen=True)
+@record
 class Compute:
     """An op on local shards. Its operands and result are values of the sharded program.
 
@@ -55,7 +54,7 @@ class Compute:
         return self.op.result
 
 
-@dataclass(frozen=True)
+@record
 class Move:
     """`result` is `operand` after one collective.
 
@@ -74,7 +73,7 @@ class Move:
 Step = Compute | Move
 
 
-@dataclass(frozen=True)
+@record
 class SpmdProgram:
     """One phase of a program on one mesh.
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .dataflow import appends
 from .layout import Layout, most_ways
 from .program import Append, Item, Kind, Placed, Region, Repeat, Stored, Streamed, stored_in
+from .record import record
 from .spmd import SpmdProgram, SpmdValue, Step
 
 
-@dataclass(frozen=True)
+@record
 class HostTensor:
     """A stored tensor that is streamed, in a repeat.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from .record import record
 
 
-@dataclass(frozen=True)
+@record
 class Wrap:
     """A reading of a cache that wraps. `slots`: the dim of its places. Each of the entries along `new` sees `reach`
     places of `context` at most, a window or a chunk, its own the last of them; None: all."""

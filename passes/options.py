@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ..cost.hardware import Hardware
 from ..cost.stages import NO_PASSING, Passing
 from ..ir.program import Pin
+from ..ir.record import record
 from .ilp.solver import Settings
 from .plan import Objective, Work
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """What to minimise, on which hardware, within which memory.
 

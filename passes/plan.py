@@ -11,6 +11,7 @@ from ..ir.diagnostics import Diagnostic, EsccError, InputError
 from ..ir.layout import Layout
 from ..ir.mesh import Mesh
 from ..ir.program import Program
+from ..ir.record import record
 
 PROVEN = 1e-9  # a relative gap that counts as none
 
@@ -58,7 +59,7 @@ class Objective(StrEnum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True)
+@record
 class OpPlan:
     """How one op runs: the layouts of its operands (the uses of its signature) and of its result."""
 
@@ -67,7 +68,7 @@ class OpPlan:
     layout: Layout
 
 
-@dataclass(frozen=True)
+@record
 class Leg:
     """One collective of a value's tree: from a layout that there is to a new one.
 
@@ -80,7 +81,7 @@ class Leg:
     group: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Tree:
     """How one value moves: the layout in which it is made, and the collectives, in an order in
     which they can be applied. No two legs lead to one layout."""
@@ -90,7 +91,7 @@ class Tree:
     legs: tuple[Leg, ...]
 
 
-@dataclass(frozen=True)
+@record
 class PhasePlan:
     """What is chosen for one phase.
 
@@ -128,7 +129,7 @@ def relative_gap(price: float, bound: float) -> float:
     return max(0.0, price - bound) / price if price else 0.0
 
 
-@dataclass(frozen=True)
+@record
 class HandoverPlan:
     """How caches come from one phase to another: a tree for each, from the layout in which the one
     phase leaves it. `price`: seconds for each call of the phase before, all repetitions together."""
@@ -139,7 +140,7 @@ class HandoverPlan:
     price: float
 
 
-@dataclass(frozen=True)
+@record
 class Timing:
     """Seconds spent on building the problem (bounds included) and in the solver."""
 
@@ -166,7 +167,7 @@ class Work:
         return self.read - begun >= most
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """A plan for each phase, and how caches go from one to the next.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import replace
+from functools import cache, cached_property, lru_cache, partial
 from itertools import combinations, groupby
 
 from ..cost.hardware import Hardware
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Program
+from ..ir.record import record
 from ..ir.spmd import SpmdProgram
 from .lower.insert import insert
 from .plan import Objective, Plan, Timing
@@ -36,7 +37,7 @@ MANY_OF_ONE = 5_600  # arcs of a problem of one phase with more of which not all
 MOST_COLUMNS = 12_000  # of a problem that is told apart by knots: each of so many sides takes its time
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Reader:
     """Reads plans of some phases, each of which runs its own program, and may take `capacity_bytes` on a chip, of which
     `stored_bytes` of parameters and caches."""
@@ -64,8 +65,13 @@ class Reader:
         groups = self.moves.groups
         return replace(self.moves, groups=None if groups is None else groups.only(combining))
 
-    def plan(self, found: Candidate, apart: bool) -> Plan:
-        """The plan that `found` is, with projections `apart` or as they run as one."""
+    @cached_property
+    def plan(self) -> Callable[[Candidate, bool], Plan]:
+        """The plan that a candidate is, with projections apart or as they run as one. The last is kept: whoever has
+        asked whether it keeps to limits asks for it next."""
+        return lru_cache(maxsize=1)(self._plan)
+
+    def _plan(self, found: Candidate, apart: bool) -> Plan:
         objective, trees = self.objective, self._trees(apart, found.combining)
         paid = paid_by(found, self._problem(found.combining), self.moves, trees)
         read = [

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ..cost.network import Network
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
+from ..ir.record import record
 from .layouts.mesh_order import mesh_order
 from .layouts.space import Order
 from .layouts.strategies import live_axes
@@ -39,7 +40,7 @@ from .search.symmetry import representatives, with_plainest_axes
 COMPUTED = 1e4  # what the least that there is to compute counts where plans send the same; one collective counts 1
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Task:
     """What there is to search for phases, each of which runs its own program. `order`: that in which axes stand, where
     no other is looked at. `alike`: axes that plans may rename."""

@@ -109,9 +109,19 @@ def complaints(source: str, path: str) -> list[str]:
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and list(imports(function)):
             found.append("imports inside a function")
+    if any(is_frozen(node) for node in ast.walk(tree)):
+        found.append("has a frozen dataclass, no record")
     if path.startswith("compiler/emit/"):
         found += [f"writes {what} by itself" for what in raw(tree)]
     return found
+
+
+def is_frozen(node: ast.AST) -> bool:
+    """Whether a class is made frozen otherwise than as a record, and needs no order, which records have not."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("dataclass", "dataclasses.dataclass"):
+        return False
+    asked = {keyword.arg for keyword in node.keywords}
+    return "frozen" in asked and "order" not in asked
 
 
 def raw(tree: ast.AST) -> Iterator[str]:
@@ -171,6 +181,11 @@ DOC = '"""A file."""\n'
         ("ir/a.py", DOC + "def f():\n    import math\n", "imports inside a function"),
         ("compiler/emit/a.py", DOC + "x = 1\ny = f'a = 1  # {x}'\n", "writes a comment by itself"),
         ("compiler/emit/a.py", DOC + 'x = 1\ny = f\'"""{x}"""\'\n', "writes a docstring by itself"),
+        (
+            "ir/a.py",
+            DOC + "@dataclass(frozen=True)\nclass A:\n    b: int\n",
+            "has a frozen dataclass, no record",
+        ),
         ("ir/a.py", "import math\n", "has no docstring"),
         ("ir/a.py", DOC + "\n" * 500, "has more than 500 lines"),
     ],
@@ -184,6 +199,7 @@ def test_what_breaks_a_rule_is_seen(path: str, source: str, complaint: str) -> N
     [
         ("compiler/emit/a.py", DOC + "from ...ir.mesh import Mesh\nfrom ..cli import run\nfrom .b import c\n"),
         ("passes/ilp/solver.py", DOC + "import ortools\nfrom ...cost.model import price\n"),
+        ("ir/a.py", DOC + "@dataclass(frozen=True, order=True)\nclass A:\n    b: int\n"),
         ("ir/a.py", DOC + "from . import mesh\nfrom .mesh import Mesh\nimport numpy\n"),
     ],
 )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ...cost.hardware import Hardware, Rule, Torus
+from ...ir.record import record
 from .fit import EFFICIENCIES, Fit, Parameter, Work, fit, held_out, measured, refuse_too_few, slowest, started, work_of
 from .measurements import Measurements
 from .refusals import refuse_impossible, refuse_misfit
@@ -24,7 +24,7 @@ UNIT = "`time_ms` is in milliseconds"  # what to say of times that no chip takes
 STAYS = 0.01  # a figure that moves by less, relative to itself, stays
 
 
-@dataclass(frozen=True)
+@record
 class LeftOut:
     """The rows of one source, predicted by figures that were fitted to the others.
 
@@ -35,7 +35,7 @@ class LeftOut:
     errors: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Calibration:
     """A fit, and how it does. `errors` as of LeftOut; `settled`: whether the last round moved no figure;
     `losses`: what the fit made small, for each number of axes at once that was tried (None: all of them).

@@ -9,7 +9,7 @@ a bound, or where others can make up for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ from ...cost.hardware import MEASURED, Calibrated, Convention, Engine, Hardware,
 from ...cost.network import Network
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
+from ...ir.record import record
 from ..text.extras import optional
 from .rows import Programs, Step
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Work:
     """The work of `len(transfer_s)` rows.
 
@@ -116,7 +117,7 @@ BOUND = "it ends at a bound"  # why a figure may be left open
 DIGITS = 4  # kept of a fitted figure
 
 
-@dataclass(frozen=True)
+@record
 class Parameter:
     """A figure of `Calibrated` or `Engine` that is fitted, within bounds, from a start."""
 
@@ -139,7 +140,7 @@ HOP = Parameter("hop_latency_s", 0.0, 1e-3, 3e-6)
 START = Parameter("collective_latency_s", 0.0, 1e-3, 1e-5)
 
 
-@dataclass(frozen=True)
+@record
 class Fitted:
     """A parameter's value and its 95% interval, None where there is none; `open`: why the data leave it
     open, None where they do not."""
@@ -160,7 +161,7 @@ def left_open(fitted: Sequence[Fitted]) -> tuple[str, ...]:
     return tuple(f"{one.parameter.name} is not identified by the data: {one.open}" for one in fitted if one.open)
 
 
-@dataclass(frozen=True)
+@record
 class Fit:
     """Hardware with fitted figures, and what came of it; `loss`: the mean of |log(predicted / measured)|."""
 

@@ -7,7 +7,7 @@ not tell two apart there is one; what one other chip adds is 0 where all have as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from ...cost.network import Network
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import Source, fail
 from ...ir.mesh import Mesh
+from ...ir.record import record
 from ..text.extras import optional
 from .fit import Fitted, Parameter, judged, left_open, rounded, slopes
 from .refusals import refuse_misfit
@@ -33,7 +34,7 @@ SMOOTH = 0.1  # of log(predicted / measured): beyond it a row counts less
 NEARLY = 0.9  # of a time: where so much of it is sending it grows as the bytes do, where it is waiting hardly
 
 
-@dataclass(frozen=True)
+@record
 class FittedProtocols:
     """Protocols of one kind, and what came of their rows. `errors`: (predicted - measured) / measured, a row each, of
     what plans are priced with; `parameters`: what was fitted; `fitted`: the figures in the same order."""

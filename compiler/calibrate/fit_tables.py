@@ -9,7 +9,7 @@ collectives take, caches at a share of their own, and what the engine takes besi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import Source, fail, plural
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
+from ...ir.record import record
 from ...ir.text.read import read_source
 from ..plan.pipeline import model_names, model_source
 from .fit import DIGITS, KERNEL, Fit, Fitted, Parameter, Work, fit, held_out, measured, slowest, work_of
@@ -45,7 +46,7 @@ STEP = Parameter("step_s", 0.0, 1e-1, 1e-3)
 FILLED = 0.9  # of the nominal lengths, on average
 
 
-@dataclass(frozen=True)
+@record
 class Section:
     """What came of one table. `errors`: (predicted - measured) / measured, a row each; `left_out`: the same of rows
     predicted by figures that were fitted to others; `notes`: what the data leave open, and rows that were not
@@ -73,7 +74,7 @@ class Section:
         return float(np.mean(np.abs(self.left_out))) if self.left_out else None
 
 
-@dataclass(frozen=True)
+@record
 class TablesFit:
     """A chip's figures, an engine's where steps were given, and what came of each table; `not_given`: what figures are
     that no table was given for, in words."""

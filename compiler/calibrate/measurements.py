@@ -17,6 +17,7 @@ from pathlib import Path
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS, Mesh
+from ...ir.record import record
 from ...ir.text.read import read_source
 from ..plan.pipeline import read_model
 from ..text.csv_lines import Row, csv_rows
@@ -41,7 +42,7 @@ class Timed(StrEnum):
     TOTAL = "total"
 
 
-@dataclass(frozen=True)
+@record
 class Measurement:
     """One measured time, in seconds, and what was run.
 
@@ -65,7 +66,7 @@ class Measurement:
     place: Span
 
 
-@dataclass(frozen=True)
+@record
 class Measurements:
     """The rows of one chip, in the order of the file; `left_out`: how many rows are of others."""
 

@@ -8,13 +8,13 @@ layouts, the others (z, y) the wide one: the feed-forward's, or the heads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ...ir.diagnostics import fail
 from ...ir.layout import Layout, Reduction, format_layout, unsplittable
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Einsum, Kind, Op, Pin, PinKind, Program, Repeat, Value
+from ...ir.record import record
 
 Axes = tuple[str, ...]
 
@@ -39,7 +39,7 @@ class AttentionLayout(StrEnum):
     FOUND = "found"
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """The axes of a weight's two dims, and those that split the batch beside them."""
 
@@ -48,7 +48,7 @@ class Split:
     batch: Axes = ()
 
 
-@dataclass(frozen=True)
+@record
 class _Layer:
     """The repeat of a program and what its structure says: the batch and model dims, and those of one head."""
 
@@ -136,7 +136,7 @@ def _head_dims(layer: Repeat[Op], model: str) -> frozenset[str]:
     return frozenset(found)
 
 
-@dataclass(frozen=True)
+@record
 class _Fit:
     """Layouts of values, as far as their sizes can be split by the axes of a mesh."""
 

@@ -11,11 +11,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...cost.hardware import MEASURED, Calibrated, Convention, Hardware, Switch, hardware_toml
 from ...ir.diagnostics import fail, plural
+from ...ir.record import record
 from ..jax.check import require_jax
 from ..jax.processes import with_cpu_devices
 from ..text.terminal import table
@@ -27,7 +27,7 @@ CPU_DEVICES = 2  # where there is no accelerator: the least that can exchange an
 Timings = tuple[tuple[float, float], ...]  # of flops, or bytes, and seconds
 
 
-@dataclass(frozen=True)
+@record
 class Probe:
     """What was timed. `gathers`: of the bytes that each device takes in; empty where there is one device."""
 

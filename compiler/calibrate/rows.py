@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ...ir.diagnostics import Diagnostic, InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ...passes.options import Options
 from ..plan.pipeline import compile_phase, load
@@ -30,7 +31,7 @@ PREFILL, DECODE = "prefill", "decode"  # the phases that a model needs
 DIMS = ("B", "L", "M")  # and the dims: the batch, the tokens of a step, the context after it
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """One run of a phase: `tokens` of each sequence of a batch, the context being `context` after them."""
 
@@ -45,7 +46,7 @@ class Step:
     attention: AttentionLayout
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """A measurement as steps, each with how often it runs."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from ...cost.hardware_file import MEASURED_KINDS
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
 from ...ir.dtype import Dtype
+from ...ir.record import record
 from ...ir.text.read import read_source
 from ..text.csv_lines import MOST_FINDINGS, Row, csv_rows
 from .refusals import QUICKER
@@ -29,7 +29,7 @@ DTYPES = {"bfloat16": Dtype.BF16, "bf16": Dtype.BF16, "half": Dtype.BF16, "float
 WEIGHTS = {**DTYPES, "int8": Dtype.INT8}
 
 
-@dataclass(frozen=True)
+@record
 class TimedCollective:
     """A collective over `chips` of one node; `bytes`: of the whole, that each ends with, or begins with."""
 
@@ -46,7 +46,7 @@ class TimedCollective:
         return twice * self.bytes * (self.chips - 1) / self.chips
 
 
-@dataclass(frozen=True)
+@record
 class TimedMatmul:
     """A matmul of `m` by `k` with `k` by `n`."""
 
@@ -68,7 +68,7 @@ class TimedMatmul:
         return (self.m * self.k + self.k * self.n) * self.dtype.bits / 8 + 2.0 * self.m * self.n
 
 
-@dataclass(frozen=True)
+@record
 class TimedStep:
     """The time between the tokens of a model that serves `batch` sequences on `chips` chips by tensor parallelism.
     `input_tokens`, `output_tokens`: of each."""

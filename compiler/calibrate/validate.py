@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import fsum
 
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
 from ...cost.predict import Shares, shares
 from ...ir.diagnostics import plural
+from ...ir.record import record
 from ..text.terminal import table
 from .measurements import Measurement, Measurements
 from .refusals import below_least
 from .rows import Programs, Run, least_s, plan_steps, runs
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """A measurement and its prediction, in seconds. `least_s`: as of `rows.least_s`."""
 
@@ -41,7 +41,7 @@ class Row:
         return tuple(name for name, seconds in times.items() if seconds < self.least_s)
 
 
-@dataclass(frozen=True)
+@record
 class Validation:
     """The rows of a file of measurements, predicted on `hardware`."""
 

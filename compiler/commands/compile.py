@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import InputError, fail, size_text
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.choose import choose
 from ...passes.expansion.dims import MAX_SIZE
 from ...passes.ilp.solver import Settings
@@ -74,7 +75,7 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, words)
 
 
-@dataclass(frozen=True)
+@record
 class _Writing:
     """What is written, into which folder (None: onto standard output), whether over existing files, how much of
     a plan as text, and what parameters are made of, for modules that load them."""

@@ -51,6 +51,8 @@ class LazyGroup(TyperGroup):
         if cmd_name not in LATE:
             return None
         module = import_module(LATE[cmd_name][0], __package__)
+        gc.freeze()  # what has been imported is no garbage
+        gc.enable()
         own = getattr(module, f"{cmd_name}_app", None)
         if own is None:
             own = typer.Typer(**PLAIN)
@@ -81,6 +83,7 @@ app = typer.Typer(
 def run() -> None:
     """The entry point. Ctrl-C and a closed pipe end the process at once, even inside the solver."""
     gc.set_threshold(GARBAGE)
+    gc.disable()  # until a command is there
     atexit.register(gc.freeze)  # or Python looks for garbage in all there is, twice, before it lets go of it: 60 ms
     for name in ("SIGINT", "SIGPIPE"):
         if hasattr(signal, name):

@@ -9,7 +9,7 @@ it hides all do not run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 from ...cost.attention import Attention
@@ -20,6 +20,7 @@ from ...cost.summed_scores import SummedScores
 from ...ir.dtype import Dtype
 from ...ir.expr import Expr, operands
 from ...ir.program import Op
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram, SpmdValue
 from .jax_kernels import KernelScores, kernel_scores
 from .jax_lines import Lines, Scope
@@ -42,7 +43,7 @@ def _limits_text(sides: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(f"[{', '.join(every)}]", "")] if every else []
 
 
-@dataclass(frozen=True)
+@record
 class ScoreBlocks:
     """Writes what of a program runs in blocks of scores, `found`. `kernels`: for GPUs, where attention runs as one
     kernel if it can. `made`: the text of each product, as a chip makes it."""

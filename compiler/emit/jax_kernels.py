@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from ...cost.attention import Attention
@@ -19,6 +19,7 @@ from ...cost.scores import Part, local_sizes
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, context_dims, functions, operands, rotated_dims
 from ...ir.program import Einsum, Map, Op, Sum, operand_names
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram, SpmdValue
 from .jax_ops import beside
 
@@ -37,7 +38,7 @@ LEAST_TILE = 32  # terms and columns; of groups of terms half as many
 READ = frozenset({Dtype.BF16, Dtype.F32, Dtype.I32})
 
 
-@dataclass(frozen=True)
+@record
 class KernelScores:
     """The scores of an attention as a kernel makes them: by `ops` from `parts`, with `values` as these have them, for
     one of each of the dims `rows`. `widened`: what it reads as floats of 32 bits; `contexts`: the dims of which it asks
@@ -90,7 +91,7 @@ def experts_in_kernel(op: Einsum, weights: str, experts: Collection[str], spmd: 
     return True
 
 
-@dataclass(frozen=True)
+@record
 class _Suits:
     """Whether a kernel takes an attention."""
 

@@ -8,9 +8,9 @@ does not read, so a compiler may run arithmetic and transfer at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...ir.program import Einsum, Sum
+from ...ir.record import record
 from ...ir.spmd import Compute, Move, SpmdValue
 from ...ir.verify.fused import CollectiveMatmul
 from .jax_lines import Lines, Scope
@@ -19,7 +19,7 @@ from .jax_ops import Ops
 from .jax_text import dtype_text, number_text, subscripts
 
 
-@dataclass(frozen=True)
+@record
 class Loops:
     """Writes the loops of a program. `base`: the name of a value within its repeat; `note`: what is said beside
     a value; `both_ways`: the first results of the loops that send half of each block up and half down."""

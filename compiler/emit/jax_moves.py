@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...cost.tpu_collectives import Kept
 from ...ir.collective import AllGather, AllReduce, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice, axes_of
 from ...ir.inert import literal
 from ...ir.layout import Reduction
+from ...ir.record import record
 from ...ir.spmd import Move, SpmdValue
 from .jax_text import axes_text
 
 
-@dataclass(frozen=True)
+@record
 class Moves:
     """Writes the collectives of a program. `held`: the dims of a value's local array; `kept`: what the TPU's compiler
     keeps, where the program is for one; `boxed`: values are boxes of rows."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Operand
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
+from ...ir.record import record
 from ...ir.spmd import SpmdValue
 from .jax_text import (
     INTEGERS,
@@ -30,7 +30,7 @@ PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.E8M0})
 EIGHT_BITS = 8
 
 
-@dataclass(frozen=True)
+@record
 class Ops:
     """Writes the ops of a program with these values, on a mesh; an Append is no expression, and not among them.
     `beyond`: the results of lookups whose ids may name rows that there are not, which are zeros. `tpu`: written for

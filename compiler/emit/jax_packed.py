@@ -18,6 +18,7 @@ from ...ir.chosen import Chosen
 from ...ir.collective import AllToAll, Embed, Slice
 from ...ir.dataflow import moves
 from ...ir.program import Choose, Einsum, Map, Op, Reduce, Region, Repeat, Sum, operand_names, walk
+from ...ir.record import record
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import walk_loops
 from .jax_ops import beside
@@ -26,7 +27,7 @@ ROW = " row"  # no dim's name
 Key = tuple[tuple[str, ...], ...]  # of each dim of a mask the axes that split it
 
 
-@dataclass(frozen=True)
+@record
 class Packing:
     """The boxes of one mask, or of blocks of its entries.
 
@@ -71,7 +72,7 @@ class Packing:
         return Fraction(self.chosen.share(lambda d: Fraction(sizes[d])))
 
 
-@dataclass(frozen=True)
+@record
 class Factor:
     """An operand of a product of rows, and the indices that arrays have. `rows`: it is held as rows; `blocks`: of
     these indices, each for a block of entries, where that is so. `one`: it is the mask, which is 1 at every row."""
@@ -83,7 +84,7 @@ class Factor:
     blocks: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class RowProduct:
     """An einsum of rows, those of the value `rows`. `entry`: the indices of an entry of the mask; `weights`: the factor
     that has a matrix for each expert, over whose indices `summed` it is contracted; None where there is none. `after`:

@@ -8,17 +8,17 @@ other. JAX takes care of that; nothing here waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...ir.inert import docstring, literal
 from ...ir.program import Kind
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from .jax_main import DRAW
 from .jax_source import step_names
 
 
-@dataclass(frozen=True)
+@record
 class StageModule:
     """The module of a stage, by the name of its file without `.py`. `received`: those of its inputs that the stage
     before hands on, its first results in this order."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...cost.tpu_collectives import Kept
 from ...ir.chosen import Chosen
@@ -16,6 +15,7 @@ from ...ir.collective import AllGather, AllToAll, Embed, Permute, ReduceScatter,
 from ...ir.dtype import Dtype
 from ...ir.inert import literal
 from ...ir.program import Choose, Einsum, Map, Op, Reduce, Sum, operand_names
+from ...ir.record import record
 from ...ir.spmd import Move, SpmdValue
 from .jax_kernels import experts_in_kernel
 from .jax_lines import Lines, Scope
@@ -26,7 +26,7 @@ from .jax_text import ExprText, align_text, axes_text, dtype_text
 from .jax_tree import Names
 
 
-@dataclass(frozen=True)
+@record
 class Rows:
     """Writes what is packed. `base`: the name of a value within its repeat. `kernels`: for GPUs, where experts are
     kernels if they can."""

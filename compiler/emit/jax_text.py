@@ -7,11 +7,12 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
 from ...ir.inert import literal
+from ...ir.record import record
 from ..simulate.pointwise import folded
 from .python_text import ATOM, COMPARE, INFIX, UNARY, letters
 
@@ -172,7 +173,7 @@ def is_whole(value: float) -> bool:
     return abs(value) < LARGEST_INTEGER and value == int(value)
 
 
-@dataclass(frozen=True)
+@record
 class _Text:
     """A piece of an expression, how tightly it binds, and its type; None for what gives way, as Python's numbers do.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...cost.blocks import blocks_of
 from ...ir.dataflow import ops, repeat_counts
@@ -11,6 +10,7 @@ from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal
 from ...ir.layout import Layout
 from ...ir.program import Choose, Kind, stored_in
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from .jax_text import CHOSEN, identifier
 
@@ -40,7 +40,7 @@ OWN |= {
 SETTINGS = ("capacity", "unrolled")  # of `Config`, beside sizes and types
 
 
-@dataclass(frozen=True)
+@record
 class Leaf:
     """A stored tensor. In repeats there is one for each repetition, stacked in front, outermost first.
 
@@ -56,7 +56,7 @@ class Leaf:
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Names:
     """What things are called. `fields`: dims and repeats as fields of `Config`; `keeps`: how many each mask keeps, as
     such; `blocks`: how many places of a dim attention takes at a time, as such, by the dim and their number; `keys`: of

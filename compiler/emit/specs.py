@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...ir.dataflow import origins
 from ...ir.inert import docstring, literal
 from ...ir.layout import Layout
 from ...ir.program import Kind, Repeat, operand_names, walk
+from ...ir.record import record
 from ...ir.spmd import Compute, SpmdProgram
 from .jax_text import spec_text
 from .jax_tree import Leaf, names_of
@@ -31,7 +31,7 @@ MAKE_MESH = (
 TABLES = {Kind.PARAM: "PARAMS", Kind.CACHE: "CACHES", Kind.INPUT: "INPUTS"}
 
 
-@dataclass(frozen=True)
+@record
 class Point:
     """A layout in which a value stands somewhere: `readers` are the ops that read it so, none as it is made."""
 

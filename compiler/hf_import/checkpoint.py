@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.dtype import Dtype
 from ...ir.program import Program
+from ...ir.record import record
 from .checkpoint_files import checkpoint_tensors, files_of, gguf_reader, header_of
 from .checkpoint_names import FUSED, style_of
 from .checkpoint_styles import GGUF, Style
@@ -66,7 +67,7 @@ GGUF_FIELDS = {  # of a config, by what GGUF calls them behind the name of the a
 GGUF_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 
-@dataclass(frozen=True)
+@record
 class Checkpoint:
     """The tensors of a folder or GGUF file that are of its part for text: `shapes` and `types` by name; `kept`: of
     those that are codes around 0 in blocks of one scale each the shape, and what they are kept as. `scales`: those of

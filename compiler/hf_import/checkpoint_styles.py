@@ -7,13 +7,14 @@ the specification of GGUF (https://github.com/ggml-org/ggml/blob/master/docs/ggu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ...ir.record import record
 from .description import Norms
 from .weight_map import Made
 
 
-@dataclass(frozen=True)
+@record
 class ExpertStyle:
     """How a kind of checkpoint calls the parts of experts: what it chooses them by, what the names of each begin with,
     its matrices; `fused`: what is made of tensors of all experts, where they are in such. `shared`: the one that all
@@ -34,7 +35,7 @@ class ExpertStyle:
     per_expert: str = "router.per_expert_scale"
 
 
-@dataclass(frozen=True)
+@record
 class Style:
     """How a kind of checkpoint calls and keeps things. `block`: what the names of a block's tensors begin with.
     `fused`: the one module of queries, keys and values, None where they stand apart, and `by_head` whether it has

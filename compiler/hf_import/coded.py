@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ...ir.diagnostics import Source
 from ...ir.dtype import Dtype
 from ...ir.program import Program
+from ...ir.record import record
 from ...ir.text.read import parse
 from ...ir.text.surface import Block, Declaration, Dims, Ident, Item, Line, Main, Model, Type
 from .parameter_parts import block_numbers
@@ -25,7 +26,7 @@ from .weight_map import KEPT, Made, Parameter, WeightMap, parameters, tensors_of
 Kept = tuple[tuple[int, ...], str]  # the shape of a tensor, and its codes, scales and blocks, like `int4 f16 1x128`
 
 
-@dataclass(frozen=True)
+@record
 class Codes:
     """How a parameter is stored: the types of codes and scales, how many places along each dim share one, and the type
     of zero points; None where there are none."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
+from ...ir.record import record
 from .fields import NEVER, Fields, Never
 from .inert import AT_REST, INERT
 
@@ -36,7 +36,7 @@ EARLIER = {  # classes as they were called before `transformers` had them, or be
 }
 
 
-@dataclass(frozen=True)
+@record
 class Sizes:
     """Layers, widths, heads, tokens. `context`: the most positions."""
 
@@ -144,7 +144,7 @@ def kinds_of(fields: Fields, layers: int, every: int) -> list[str]:
     return found or [FULL if (at + 1) % every == 0 else WINDOW for at in range(layers)]
 
 
-@dataclass(frozen=True)
+@record
 class Defaults:
     """What it means that `num_key_value_heads`, `head_dim` or `max_position_embeddings` is missing.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from ...ir.dtype import Dtype
+from ...ir.record import record
 from .quantised import Quantised
 
 
@@ -55,7 +55,7 @@ class Sharing(Enum):
     BORROWED = "borrowed"  # those that an earlier layer of its kind lends
 
 
-@dataclass(frozen=True)
+@record
 class Norm:
     """`function`: rmsnorm or layernorm. `bias`: whether it adds one. `offset`: its scale is stored less 1. `scaled`:
     whether it has one."""
@@ -67,7 +67,7 @@ class Norm:
     scaled: bool = True
 
 
-@dataclass(frozen=True)
+@record
 class Rope:
     """`turned`: how many elements of a head, an even number. `scaling`: as the language writes it. `halves`: whether
     a checkpoint keeps the two that are turned together half of what is turned apart."""
@@ -78,7 +78,7 @@ class Rope:
     halves: bool = True
 
 
-@dataclass(frozen=True)
+@record
 class Heat:
     """How queries grow with their place: by `grows` times the logarithm of 1 more than how often `after` is in it.
     `first`: the number of the first place."""
@@ -88,7 +88,7 @@ class Heat:
     first: int
 
 
-@dataclass(frozen=True)
+@record
 class Slopes:
     """By what scores fall with how far back a key stands (ALiBi, arXiv:2108.12409): of N heads, a power of two, those
     of head n by 2^(-8 n / N), and of more heads, but not twice as many, those of further ones by the powers that lie
@@ -97,7 +97,7 @@ class Slopes:
     inside: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Attention:
     """Heads with keys and values of their own, or of groups of them. `kv_heads` divides `heads`. `bias`: of queries,
     keys and values; `output_bias`: of what comes out. `window`: how many tokens back a query sees, itself among them;
@@ -139,7 +139,7 @@ class Attention:
         return 1 < self.kv_heads < self.heads
 
 
-@dataclass(frozen=True)
+@record
 class Indexer:
     """Which tokens attention sees: the `keep` of the highest scores of narrow heads, which have a cache of their own
     (DeepSeek-V3.2, section 2.1). `heads`, `head_dim`: theirs; rope turns the first elements of each."""
@@ -151,7 +151,7 @@ class Indexer:
     epsilon: float = 1e-6
 
 
-@dataclass(frozen=True)
+@record
 class Latent:
     """Keys and values made of a narrow one that all heads share (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
@@ -175,7 +175,7 @@ class Latent:
     grown: tuple[float, float] = (1.0, 1.0)
 
 
-@dataclass(frozen=True)
+@record
 class FeedForward:
     """`width`: its own. `activation`: by its name in the language, or `relu2`, the square of relu, or `xielu`, which
     has two numbers of its own (arXiv:2411.13010). `gated`: whether one projection is multiplied by the activation of
@@ -191,7 +191,7 @@ class FeedForward:
     above: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Streams:
     """Several streams of values, of which layers work on one (alternating updates, arXiv:2301.13310), and beside its
     attention a residual of low rank. `count`: of streams; `rank`: of the residual."""
@@ -200,7 +200,7 @@ class Streams:
     rank: int
 
 
-@dataclass(frozen=True)
+@record
 class Router:
     """How experts are chosen and weighed. `scores`: softmax over all, or sigmoid of each. `normalised`: whether
     the weights of those chosen add to 1. `factor`: what they are multiplied by. `bias`: whether the scores have
@@ -221,7 +221,7 @@ class Router:
     near: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Experts:
     """`chosen` of `count` feed-forwards for each token, and maybe one that all tokens go through.
 
@@ -248,7 +248,7 @@ class Experts:
     idle: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Layer:
     """One layer; either of its two parts may be missing where norms stand before them. `residual`: what they are
     multiplied by before they are added. `beside`: experts beside the feed-forward, each with norms of their own, or
@@ -280,7 +280,7 @@ class Layer:
         return tuple(number for number, part in parts.items() if part is not None)
 
 
-@dataclass(frozen=True)
+@record
 class Stack:
     """What a model computes. `context`: the most tokens that it was made for. `norm`: what all its norms are like.
     `layers`: each of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are
@@ -321,7 +321,7 @@ class Stack:
         return None if any(sloped) else self.context
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Transformer(Stack):
     """A model, by the architecture that its config names, and how its weights are stored: in `dtype`, and matrices that
     are `quantised` in few bits. `caches`: the type of keys and values that are kept, None for `dtype`."""
@@ -332,7 +332,7 @@ class Transformer(Stack):
     caches: Dtype | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """Layers that follow each other: `kinds` one by one, `times` over, from layer `first` on."""
 

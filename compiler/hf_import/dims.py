@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...ir.record import record
 from .description import Experts, FeedForward
 
 HEADS = "heads"  # the line on which they stand, without a note
@@ -58,7 +59,7 @@ class Dims:
                 waiting.remove(product)
 
 
-@dataclass(frozen=True)
+@record
 class ForwardDims:
     """The dims of a feed-forward: its width; of experts their number, and as groups with so many in each, of which
     the best ones, or those of all, count; and the width of the shared one. `whole`: of experts, and of those that do

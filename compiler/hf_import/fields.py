@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span
+from ...ir.record import record
 from ...passes.expansion.dims import MAX_SIZE
 from .json_text import Entry, Node, Value
 
@@ -22,7 +23,7 @@ MOST_UNKNOWN = 20  # fields that are named one by one
 MISSPELLED = 0.93  # how like a known field one must be, as difflib counts, to be taken for it
 
 
-@dataclass(frozen=True)
+@record
 class Never:
     """That null is no value of a field."""
 

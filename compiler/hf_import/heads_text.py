@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ...ir.record import record
 from .description import Attention, Gate, Heat, Norm, QueryNorm, Sharing
 from .dims import Dims
 from .expert_text import Tensor
@@ -15,7 +15,7 @@ SCALED = (QueryNorm.HEAD, QueryNorm.ALL, *CENTRED)  # norms that stand before ro
 SHARED = (QueryNorm.HEAD, QueryNorm.TURNED, QueryNorm.LAYER)  # that all heads share
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """A part of each query and key: the suffix of its names, its dim, and whether rope turns it."""
 
@@ -24,7 +24,7 @@ class Part:
     turned: bool
 
 
-@dataclass(frozen=True)
+@record
 class HeadDims:
     """The dims of attention with heads: `heads`, those of keys and values (empty where all heads share one), of a
     head, of a value, the parts of queries and keys, and how much of the context caches keep."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
+from ...ir.record import record
 
 MAX_DEPTH = 16
 MAX_DIGITS = 64  # of one number
@@ -33,7 +34,7 @@ WORDS = {"true": True, "false": False, "null": None, **{w: float(w) for w in ("N
 PLAIN = json.JSONDecoder(parse_int=float)  # of which only the end of a value counts, and what is no JSON
 
 
-@dataclass(frozen=True)
+@record
 class Unread:
     """A list or an object that is JSON, and too large to read."""
 
@@ -41,7 +42,7 @@ class Unread:
 Value = None | bool | int | float | str | tuple["Node", ...] | Mapping[str, "Entry"] | Unread
 
 
-@dataclass(frozen=True)
+@record
 class Node:
     """A value and where it stands."""
 
@@ -49,7 +50,7 @@ class Node:
     span: Span
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """A value in an object, and where its key stands."""
 
@@ -57,7 +58,7 @@ class Entry:
     node: Node
 
 
-@dataclass(frozen=True)
+@record
 class Document:
     """The object that a text holds, entries in the order of the text."""
 
@@ -82,7 +83,7 @@ def read_json(source: Source) -> Document:
     return Document(source, node.value)
 
 
-@dataclass(frozen=True)
+@record
 class _Token:
     kind: str  # mark, text, number, word, end, other
     text: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ...ir.record import record
 from .description import Indexer, Latent, Norm
 from .dims import HEADS, Dims
 from .expert_text import Tensor
@@ -12,7 +12,7 @@ from .heads_text import heat_lines, norm_call
 from .rotary import number_text, rope_text
 
 
-@dataclass(frozen=True)
+@record
 class LatentDims:
     """The dims of latent attention: of heads, of what queries and of what keys and values are made of, of keys beside
     what is turned, of that, and of values; of an indexer its heads, and what is not turned of them."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
+from ...ir.record import record
 from .description import (
     Attention,
     Block,
@@ -72,7 +72,7 @@ def norm_text(norm: Norm, value: str, number: str) -> str:
     return norm_call(norm, value, f"scale{number}", "E", f", bias{number}" if norm.bias else "")
 
 
-@dataclass(frozen=True)
+@record
 class LayerText:
     """A layer of a model, its dims, and what it is called."""
 

@@ -7,8 +7,8 @@ projected to. A gate that reads what the layer made is multiplied into it, and w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ...ir.record import record
 from .description import Norm
 from .dims import Dims
 from .expert_text import Tensor, activated
@@ -18,7 +18,7 @@ ARGUMENTS = (("tokens", "i32[B,L]"), ("first", "{dtype}[B,L,E]"))  # what a laye
 SHARED = "scale_o"  # the scale of a norm that all layers share
 
 
-@dataclass(frozen=True)
+@record
 class OwnDims:
     """The dims of such embeddings: how wide they are, and of how many tokens there are some."""
 

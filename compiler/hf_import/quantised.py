@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
+from ...ir.record import record
 from .fields import Fields
 from .json_text import Node, Value
 from .quantised_fields import EXCLUSIONS, check_fields, overrides
@@ -55,7 +55,7 @@ METHODS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Quantised:
     """`dtype`: of the matrices of all layers, but for routers; `attention`, `forward`: whether those of attention, and
     of feed-forwards and experts, are among them. `blocks`: for how many outputs by how many inputs there is a scale, 0

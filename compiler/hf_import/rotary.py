@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ...ir.record import record
 from .common import Sizes
 from .description import Heat, Rope
 from .fields import Fields
@@ -42,7 +42,7 @@ def ropes_by_kind(
     }
 
 
-@dataclass(frozen=True)
+@record
 class _Said:
     """What an object in a config says: the base of the frequencies, the share of a head, the scaling."""
 

@@ -9,15 +9,15 @@ are `xs`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ...ir.record import record
 from .description import Norm, Streams
 from .dims import Dims
 from .expert_text import Tensor
 from .heads_text import norm_call
 
 
-@dataclass(frozen=True)
+@record
 class StreamDims:
     """The dims of streams: of all, of those beside the one, of these once more, of the model once more, and of the
     residual of low rank."""

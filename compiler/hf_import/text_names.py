@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+
+from ...ir.record import record
 
 BODIES = ("model.", "transformer.", "gpt_neox.")  # what names begin with but for that of the head
 AROUND = ("language_model.", "thinker.", "llm.", "language.", "text_model.")  # what all names may have before that
@@ -25,7 +26,7 @@ OF_EXPERT = re.compile(r"(?P<layer>.*\.)experts\.(?P<number>\d{1,6})\.")
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
 
 
-@dataclass(frozen=True)
+@record
 class Start:
     """How names of a text model start in a checkpoint: with `before` before all that they are, or in the place of one
     of BODIES."""

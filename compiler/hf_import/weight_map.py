@@ -15,11 +15,11 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ...ir.program import Kind, Program, stored_in
+from ...ir.record import record
 from ...ir.text.read import read_source
 from ...passes.expansion.lookup import LARGEST
 from .parameter_parts import counters_of, tensor_called
@@ -51,7 +51,7 @@ _CONTEXT = re.compile(r"context ([1-9]\d{0,12})")
 ENDING = ".weights"
 
 
-@dataclass(frozen=True)
+@record
 class Made:
     """What a parameter is made of: a tensor, `{}` in its name for each repeat around the parameter, and steps."""
 
@@ -110,7 +110,7 @@ class Made:
 WeightMap = Mapping[str, Made]
 
 
-@dataclass(frozen=True)
+@record
 class Parameter:
     """A parameter of a program: its true shape without repeats, and how often each repeat around it runs."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from ...ir.record import record
 from .description import Attention, Experts, FeedForward, Latent, Layer, Run, Sharing, Transformer, runs_of
 from .dims import HEADS, Dims
 from .layer_text import LayerText, declarations, norm_tensors, norm_text, text_of
@@ -17,7 +17,7 @@ FIRST = "first"  # the embedding of the model, where layers are given it
 BATCH, CONTEXT, CALLS = 64, 2048, 64  # what the phases are made for, to be changed at will
 
 
-@dataclass(frozen=True)
+@record
 class Placed:
     """A layer where a program has it: the prefix of its parameters, and as which layers of the model it runs: the
     first, and how many further on each counter of the repeats around it goes, outermost first."""

@@ -9,7 +9,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +23,7 @@ from ...ir.dataflow import appends
 from ...ir.diagnostics import InternalError, fail, plural
 from ...ir.dtype import Dtype
 from ...ir.program import Kind, Program, walk
+from ...ir.record import record
 from ...ir.spmd import Compute, SpmdProgram
 from ..emit.jax_build import OLDEST
 from ..emit.jax_function import contexts_of
@@ -51,7 +52,7 @@ INTEGERS = (Dtype.I32, Dtype.INT8, Dtype.INT4)
 CHILD = f"{__package__}.check_child"
 
 
-@dataclass(frozen=True)
+@record
 class Differences:
     """The largest differences of a JAX run, relative to the largest element of the result they occur in.
 
@@ -68,7 +69,7 @@ class Differences:
         return max(self.reference, self.numpy, self.whole or 0.0)
 
 
-@dataclass(frozen=True)
+@record
 class JaxReport:
     """What running and compiling an emitted program showed.
 
@@ -216,7 +217,7 @@ def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
     return ends
 
 
-@dataclass(frozen=True)
+@record
 class _Read:
     """What the results of a run are compared with. `again`: the reference, which takes how another run `rounded`."""
 

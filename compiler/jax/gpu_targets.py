@@ -7,15 +7,14 @@ rate come from the file of the hardware.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...cost.hardware import MEASURED, Hardware, Switch
 from ...ir.mesh import Mesh
+from ...ir.record import record
 
 KB = 1 << 10
 
 
-@dataclass(frozen=True)
+@record
 class Capability:
     """Of a compute capability: a multiprocessor's shared memory, that of a block of it, its threads and f32 units."""
 
@@ -27,7 +26,7 @@ class Capability:
     units: int
 
 
-@dataclass(frozen=True)
+@record
 class Gpu:
     """A GPU: its capability, multiprocessors, L2 cache and clock, and what the driver calls it."""
 

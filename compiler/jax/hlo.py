@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...ir.collective import CollectiveKind
 from ...ir.mesh import Mesh
+from ...ir.record import record
 from .hlo_text import ENDS, Instruction, Module, ModuleError, read_module, size_of
 
 KINDS = {
@@ -36,7 +37,7 @@ _MESH_GROUPS = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class ModuleTransfer:
     """A collective: its kind, the mesh axes over which devices exchange data (sorted; None where its groups
     are no axes of the mesh), and the bytes that each device sends in one execution. `routing`: they are bits that say

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...ir.record import record
 from .hlo_text import ENDS, STARTS, Instruction, Module, size_of
 
 # What only puts elements elsewhere.
@@ -25,7 +26,7 @@ MULTIPLIES = {"convolution", "dot"}
 NEAR_MEMORY = re.compile(r"\{[^}]*S\([1-9]\d*\)[^}]*\}")  # a layout in a memory of the chip other than its HBM
 
 
-@dataclass(frozen=True)
+@record
 class Copy:
     """A copy of something that a step is given, `name`, in HBM: its type, and its bytes each time, and how often."""
 
@@ -35,7 +36,7 @@ class Copy:
     times: int
 
 
-@dataclass(frozen=True)
+@record
 class Hidden:
     """Collectives of one kind that do not wait: how many of them run, and how many have a product of matrices between
     start and done."""
@@ -158,7 +159,7 @@ def hidden_in(module: Module) -> tuple[Hidden, ...]:
     return tuple(Hidden(opcode, *both) for opcode, both in sorted(counted.items()) if both[0])
 
 
-@dataclass(frozen=True)
+@record
 class _End:
     """An end of a collective of kind `opcode`: where it `starts`, or is done. `collective`: the same at both."""
 

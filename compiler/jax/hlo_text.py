@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+
+from ...ir.record import record
 
 BITS = {
     "pred": 8,
@@ -52,7 +53,7 @@ class ModuleError(Exception):
     """The text is not that of a module as this reader knows them."""
 
 
-@dataclass(frozen=True)
+@record
 class Instruction:
     """A line of a module. `rest`: what follows the opening parenthesis of its operands. `root`: it is what its
     computation gives."""
@@ -82,7 +83,7 @@ class Instruction:
         return next((name for key in keys if (name := self.attribute(key))), None)
 
 
-@dataclass(frozen=True)
+@record
 class Module:
     """The computations of a module by name, each in its order, and the name of the one that it starts with."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 from ...ir.choices import chooses
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import InternalError
+from ...ir.record import record
 from ..plan.compiled import CompiledPhase
 from .hlo import ModuleTransfer, transfers_of
 from .hlo_schedule import Copy, Hidden, copies_of, hidden_in
@@ -22,7 +22,7 @@ ROOM = 1.05  # of what was planned: a module that takes more is asked to do with
 TOLERANCE = 0.01  # of the bytes that loops and chosen rows send; of others nothing is let pass
 
 
-@dataclass(frozen=True)
+@record
 class ModuleReport:
     """What compiling an emitted program for devices showed, which are called `compiled_for`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
@@ -17,6 +17,7 @@ from ...ir.dataflow import moves
 from ...ir.diagnostics import Diagnostic
 from ...ir.layout import Reduction
 from ...ir.program import walk
+from ...ir.record import record
 from ...ir.spmd import Move, SpmdProgram
 from ...ir.streams import host_tensors, is_filled_anew
 from ...ir.verify.fused import CollectiveMatmul, walk_loops
@@ -132,7 +133,7 @@ def _gathered(spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
             size *= ways
 
 
-@dataclass(frozen=True)
+@record
 class _Written:
     """How collectives are written for TPUs. `moves`: by what they make."""
 

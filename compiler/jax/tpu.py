@@ -14,7 +14,6 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from ...cost.platform import Platform
 from ...cost.topology import FAR_NAMES
 from ...ir.diagnostics import InputError, InternalError, fail
 from ...ir.mesh import Mesh
+from ...ir.record import record
 from ..emit.jax_source import emit_jax
 from ..plan.compiled import CompiledPhase
 from .check import require_jax
@@ -36,7 +36,7 @@ GET = "install it with `pip install 'jax[tpu]'`; it compiles without a TPU"
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "": 1}
 
 
-@dataclass(frozen=True)
+@record
 class Slice:
     """A slice as the TPU's compiler calls it, `v5e:4x8`, and how it sees the cores of a chip."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.options import Options
 from ..text.terminal import table
 from .compiled import Compilation
@@ -28,7 +29,7 @@ Pads = Mapping[str, int]
 PadItems = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Trial:
     """Dims padded beyond what the file says, and the objective of the whole plan; or why there is none."""
 
@@ -37,7 +38,7 @@ class Trial:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class AutoPadding:
     """The program of the cheapest trial, and what was compiled of it. `trials`: in order, the first without padding.
     `left`: how many were not tried, being too many."""

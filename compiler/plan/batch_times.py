@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -32,6 +32,7 @@ from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Op, Program, Region, Repeat, stored_in
+from ...ir.record import record
 from ...passes.batches.pipeline import balance
 from ...passes.ilp.solver import Settings
 from ...passes.options import Options
@@ -46,7 +47,7 @@ PLANNED_TOKENS = 4096  # about as many as the batch has for which layouts are ch
 NEAR = 0.01  # of the least time: so near to it are plans that split batches and fill the memory: proofs take long there
 
 
-@dataclass(frozen=True)
+@record
 class BatchTimes:
     """`program`: the model, whole. `compiled`: the plan of a stage, on the chips that it has."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
@@ -16,13 +15,14 @@ from ...cost.predict import Prediction, predict_phase
 from ...cost.streams import host_bytes
 from ...ir.diagnostics import Diagnostic
 from ...ir.program import Program
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ...passes.lower.insert import spell_handovers
 from ...passes.plan import HandoverPlan, Objective, Outcome, PhasePlan, Plan
 from ..simulate.check_report import ERROR_TOLERANCE, CheckReport
 
 
-@dataclass(frozen=True)
+@record
 class CompiledPhase:
     """One phase, compiled: the plan, the verified sharded program, and what it costs.
 
@@ -80,7 +80,7 @@ class CompiledPhase:
     @cached_property
     def prediction(self) -> Prediction:
         """What one step takes."""
-        return predict_phase(self.phase_plan.program, self.spmd, self.estimate, self.hardware)
+        return predict_phase(self.phase_plan.program, self.spmd, self.estimate, self.memory, self.hardware)
 
     @cached_property
     def memory(self) -> MemoryUse:
@@ -108,7 +108,7 @@ class CompiledPhase:
         return self.checked is None or (self.checked.max_error <= ERROR_TOLERANCE and self.checked.equal)
 
 
-@dataclass(frozen=True)
+@record
 class Compilation(Sequence[CompiledPhase]):
     """The phases of a model on a mesh, compiled: at least one, all under one plan or each under its own."""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from ...cost.streams import HostFull, host_of, least_stored_bytes
 from ...ir.diagnostics import EsccError, InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
+from ...ir.record import record
 from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from ...passes.stages.divide import layers_of
@@ -48,7 +49,7 @@ FAMILIES: dict[Offload, tuple[frozenset[Kind], ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Offloaded:
     """A compilation in which `streamed` of `layers` come from the host, of the `kinds` of tensors and of `tensors` by
     name; `ahead`: how many before they are needed. `bound`: what every plan takes at the least that streams any of what
@@ -85,7 +86,7 @@ class Offloaded:
         return " and ".join([*words, *self.placed, *self.tensors])
 
 
-@dataclass(frozen=True)
+@record
 class Batched(Generic[Found]):
     """A batch that was tried: what came of it, None where it does not fit, and the seconds of all of its calls; or the
     `least` that they are, where that shows that others have more sequences a second."""

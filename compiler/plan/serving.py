@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ...cost.tokens import token_dims
 from ...ir.dataflow import appends
 from ...ir.diagnostics import Diagnostic, InputError, fail, listed
 from ...ir.program import Kind, Phase, Program, stored_in
+from ...ir.record import record
 from ...ir.wraps import slots_at
 from ...passes.expansion.dims import MAX_ELEMENTS, MAX_SIZE, out_of_range, too_many
 from .compiled import Compilation
 from .floors import largest_of_floors
 
 
-@dataclass(frozen=True)
+@record
 class Serving:
     """`batch`: the dim that counts sequences. `new`: the dims that count the tokens of a step, of each of
     them. `context`: the dim that counts the context after the step, None for a model without caches."""
@@ -73,7 +74,7 @@ def sizes_at(program: Program, phase: str, dims: Serving, batch: int, context: i
     return found
 
 
-@dataclass(frozen=True)
+@record
 class Stream:
     """Requests that keep coming, so that `batch` sequences are decoded at any time: each has `input_tokens`, and
     gets `output_tokens`. `chunk`: tokens of a prompt that are taken in at once, with decode steps between them; None:
@@ -237,7 +238,7 @@ def _decode(program: Program, dims: Serving) -> Phase:
     raise fail("The model has no phase of one new token, such as decode.")
 
 
-@dataclass(frozen=True)
+@record
 class Served:
     """What a stream gets: `token_s`, the time between the tokens of a request, of which `step_s` is a decode step and
     the rest the prompts that come in meanwhile, `prefill_s` each; `first_token_s`: the longest time from a request to

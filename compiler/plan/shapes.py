@@ -6,12 +6,12 @@ Non-goals: meshes of unlike hardware, and axes beyond those that the hardware's 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ...cost.hardware import Hardware, Switch, Torus
 from ...ir.diagnostics import Diagnostic, InputError, fail, size_text
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.options import Options
 from ...passes.plan import Objective
 from ..text.terminal import table, time_text
@@ -19,7 +19,7 @@ from .compiled import Compilation
 from .pipeline import compile_phases
 
 
-@dataclass(frozen=True)
+@record
 class Shape:
     """A mesh and what came of it: the compiled phases, or why there are none."""
 

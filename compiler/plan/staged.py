@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...cost.stages import Rounds, passed_bytes
 from ...ir.diagnostics import Diagnostic, InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ...passes.options import Options
@@ -28,7 +29,7 @@ from .serving import Served, Stream, served_by, serving
 STREAMED = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
 
 
-@dataclass(frozen=True)
+@record
 class Staged:
     """A pipeline, compiled: `stages` in order, each called by its number, of `plan`'s; `program`: what it is of.
     `errors`: for each phase the largest difference from the whole model that a run on virtual chips showed, relative

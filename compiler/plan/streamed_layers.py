@@ -16,6 +16,7 @@ from typing import Generic, NoReturn, TypeVar
 from ...cost.streams import HostFull
 from ...ir.diagnostics import EsccError, InputError
 from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
+from ...ir.record import record
 from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
@@ -65,7 +66,7 @@ def streamed_names(program: Program, what: Set[str]) -> Iterator[str]:
         regions += [item.body for item in region.items if isinstance(item, Repeat)]
 
 
-@dataclass(frozen=True)
+@record
 class Quickest(Generic[Found]):
     """The quickest that was found with tensors of some `kinds` in `streamed` layers from the host, or with `tensors` of
     these by name. `price`: seconds with waiting, of all calls; `bound`: what all that were gone over take at the

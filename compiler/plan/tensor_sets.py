@@ -25,6 +25,7 @@ from ...cost.streams import CopyBytes, HostFull, bytes_moved, fetch_costs
 from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram, SpmdValue
 from ...ir.streams import copies_held, host_tensors, restreamed
 from ...passes.options import Options
@@ -41,7 +42,7 @@ ROUNDING = 1e-12  # relative: of sums of bytes
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
+@record
 class Sets:
     """Sets of the tensors called `names`: `members` [sets, tensors]; `small` [tensors]: those that a set has all of, or
     none. A set stands for all that have as many of the tensors that are alike: `alike` [sets, tensors] has those."""
@@ -89,7 +90,7 @@ def sets_of(
     return Sets(tuple(names), members, np.isin(np.arange(len(names)), small), whole)
 
 
-@dataclass(frozen=True)
+@record
 class Turn:
     """A set by its row and in how many layers it is streamed, by its place among counts; and what that may take."""
 

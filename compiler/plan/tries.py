@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...cost.hardware import Hardware
 from ...cost.network import Network
@@ -12,6 +12,7 @@ from ...cost.streams import host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from ...passes.task import alike_axes
@@ -23,7 +24,7 @@ from .staged_offload import compile_streamed_stages
 from .way import Offload
 
 
-@dataclass(frozen=True)
+@record
 class Try:
     """A mesh with the axis along which there are stages, None for none, and what came of it: seconds of all calls of
     all phases, or why there is no plan. `bound`: what every such plan takes at the least, as far as that is proven.

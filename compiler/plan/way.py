@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ...ir.diagnostics import fail
+from ...ir.record import record
 
 AHEAD = 1  # layers, where none are asked for
 MOST_AHEAD = 16  # layers: more take room and save nothing
@@ -35,7 +36,7 @@ def ahead_of(ahead: int | None, streams: bool, dashes: str = "") -> int:
     return ahead
 
 
-@dataclass(frozen=True)
+@record
 class Way:
     """How a program is planned. `stages`: over how many its layers are divided, 0 for as many as are quickest, None for
     none; `micro_batches`: how many a phase has, by its name. `offload`, `ahead`: what may be streamed from the host,

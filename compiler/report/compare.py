@@ -7,7 +7,6 @@ is free to choose others at each size that it is asked about.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import isclose, lcm
 
@@ -18,6 +17,7 @@ from ...cost.formulas.symbolic import Form, SymbolicEstimate
 from ...ir.diagnostics import InputError, did_you_mean, fail
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Pin, PinKind, Program, Stored, operand_names, stored_in, walk
+from ...ir.record import record
 from ...ir.spmd import Compute, Move, SpmdProgram
 from ..plan.compiled import CompiledPhase
 from .explain import Line, formulas, ones
@@ -27,7 +27,7 @@ ROUNDING = 1e-9  # relative; less is no gain
 Search = Callable[[int, Sequence[Pin]], CompiledPhase]  # the plan that sends least at a size of the dim, with some pins
 
 
-@dataclass(frozen=True)
+@record
 class Turn:
     """From `start` on, up to the next turn's, the layouts called `name` send the least."""
 
@@ -35,7 +35,7 @@ class Turn:
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class Weight:
     """A parameter: the layout in which a plan stores it, and that in which an op reads it."""
 
@@ -44,7 +44,7 @@ class Weight:
     used: str
 
 
-@dataclass(frozen=True)
+@record
 class Sending:
     """What a plan sends: seconds of communication and bytes of a chip, over the whole run."""
 
@@ -52,7 +52,7 @@ class Sending:
     bytes_sent: float
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """The plan that sends least where the dim has size `at`, beside `rival`, the best of the named ones there.
 
@@ -78,7 +78,7 @@ class Finding:
         return 1 - self.found.seconds / self.named.seconds if self.named.seconds else -float("inf")
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """Rival layouts: the communication of each, over the whole run, and the regimes as a dim, `over`, grows, which has
     the size `planned_at` in the plans whose layouts are kept.

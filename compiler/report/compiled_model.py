@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -13,6 +13,7 @@ from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.ilp.solver import SOLVERS, Settings
 from ...passes.options import Options
 from ...passes.plan import NoPlan, Objective, Outcome
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from .compiled_pipeline import CompiledPipeline
 
 
-@dataclass(frozen=True)
+@record
 class CompiledModel:
     """The phases of a program, compiled for a mesh of chips.
 

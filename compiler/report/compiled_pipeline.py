@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
 from ..plan.pipeline import unfilled
@@ -21,7 +21,7 @@ from .targets import FRAME, Emit
 from .text import Detail
 
 
-@dataclass(frozen=True)
+@record
 class CompiledPipeline:
     """The stages of a program along an axis of a mesh, compiled, each with all phases. `tried`: every way to divide the
     chips that was tried, the quickest first, which is this one. `choice`: what is to be said of batches that were

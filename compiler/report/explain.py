@@ -7,17 +7,17 @@ latency (`bw`), the convention of the literature, or of a rate for each axis (`W
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sympy import Expr, Symbol
 
 from ...cost.blocks import Block, blocks_of
 from ...cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
 from ...cost.hardware import Convention
+from ...ir.record import record
 from ..plan.compiled import CompiledPhase
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """A formula, what it comes to here, and the plan's figure; seconds. `times`: how often it is paid."""
 
@@ -28,7 +28,7 @@ class Line:
     plan_s: float
 
 
-@dataclass(frozen=True)
+@record
 class Explanation:
     """The formulas of a phase. `collectives` are single ones, each paid `times`; `totals` are of the whole run.
 

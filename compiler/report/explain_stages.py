@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sympy
 from sympy import Expr, Symbol
 
 from ...cost.formulas.symbolic import Form
 from ...ir.diagnostics import Diagnostic
+from ...ir.record import record
 from ..plan.staged import Staged
 from ..text.terminal import table, time_text
 from .explain_text import Explained, as_json, as_text, explained_phase, plain
 
 
-@dataclass(frozen=True)
+@record
 class PhaseFormula:
     """All calls of a phase: a formula of `sizes`, and the plan's figure. Where all stages take the same, `even` is what
     it comes to, of the time of one."""
@@ -33,7 +34,7 @@ class PhaseFormula:
         return float(self.formula.subs(self.sizes))
 
 
-@dataclass(frozen=True)
+@record
 class ExplainedPipeline:
     """What is shown of a pipeline, and printed: the formulas of all calls of its `phases`; and of its `stages` each
     phase, in seconds of one micro-batch. `warnings`: what a user should know of the plan, and may well want."""

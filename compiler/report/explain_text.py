@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import sympy
 from sympy import Expr
@@ -13,6 +13,7 @@ from ...cost.formulas.symbolic import Form
 from ...cost.hardware import Convention
 from ...cost.simulate.trace import MOST_CHIPS, Trace, traces
 from ...ir.diagnostics import Diagnostic
+from ...ir.record import record
 from ..plan.compiled import CompiledPhase
 from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
@@ -28,7 +29,7 @@ FORMS = {
 NO_LINKS = "Nothing is traced: `--network flat` gives a chip one bandwidth and no links; add `--network links`."
 
 
-@dataclass(frozen=True)
+@record
 class Explained:
     """What is shown of one phase. `traces`: its collectives as simulated, None where that was not asked
     for or is impossible; `note`: why it is. `warnings`: what a user should know of the plan, and may well want."""

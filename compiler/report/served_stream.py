@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from ...ir.diagnostics import size_text
+from ...ir.record import record
 from ..plan.serving import Served, Stream
 from ..text.terminal import count_text, time_text
 
 
-@dataclass(frozen=True)
+@record
 class ServedStream:
     """A stream, and what it gets."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from ...ir.diagnostics import Diagnostic, fail
 from ...ir.expr import size_bounds
 from ...ir.mesh import Mesh
 from ...ir.program import Iota, Map, Program, Take
+from ...ir.record import record
 from ...passes.options import Options
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
@@ -36,7 +37,7 @@ CHILD = f"{__package__}.answer_child"
 MOST_PROMPTS, MOST_NEW = 4096, 1_000_000
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """What a model is asked. `prompts`: token ids of each sequence. `tokens`: how many each gets at most. `context`:
     how many places are planned, None for as many as are needed. `stops`: tokens that end a sequence.
@@ -51,7 +52,7 @@ class Asked:
     scores: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Answered:
     """What a model answered. `tokens`: those of each sequence, without the prompt. `full`: whether some ended
     because the context was full. `load_s`, `prefill_s`, `decode_s`: seconds, the last of `timed` steps. `steps`:
@@ -72,7 +73,7 @@ class Answered:
     scores: Array | None
 
 
-@dataclass(frozen=True)
+@record
 class Planned:
     """A model planned for what it is asked. `most`: how many places it can have, None for any number. `warnings`: what
     a user should know of the answers."""

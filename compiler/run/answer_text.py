@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
+from ...ir.record import record
 from ...ir.text.read import read_source
 from ...passes.options import Options
 from ..hf_import.weight_map import context_beside
@@ -25,7 +25,7 @@ from .generate_jax import check_processes
 from .tokens import Tokenizer, stop_tokens, tokenizer_of
 
 
-@dataclass(frozen=True)
+@record
 class Prompts:
     """Prompts as they are given: texts, a file with one on each line, lists of token ids."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,6 +18,7 @@ from ...ir.dataflow import ops
 from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Take, operand_names, stored_in
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ...passes.options import Options
 from ...passes.stages.divide import Stage, layers_of
@@ -41,7 +42,7 @@ EMBEDDED, ALIKE = 2.0, 0.3  # the standard deviations of what a token brings in,
 MOST_TOKENS = 512  # that a run generates: a step takes about as long as a check of the phase
 
 
-@dataclass(frozen=True)
+@record
 class Trace:
     """What one way of running a model generates.
 
@@ -56,7 +57,7 @@ class Trace:
     decode_bytes: Fraction = Fraction(0)
 
 
-@dataclass(frozen=True)
+@record
 class Generation:
     """Tokens generated on virtual chips, and by the dense reference.
 
@@ -90,7 +91,7 @@ class Generation:
         return None
 
 
-@dataclass(frozen=True)
+@record
 class Prepared:
     """What a model generates with, however it is run.
 

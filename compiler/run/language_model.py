@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...ir.dataflow import appends, ops
 from ...ir.diagnostics import fail, listed
 from ...ir.dtype import Dtype
 from ...ir.expr import context_dims
 from ...ir.program import Kind, Map, Op, Program, Reduce, Take, Value, operand_names, stored_in
+from ...ir.record import record
 
 PREFILL, DECODE = "prefill", "decode"  # the phases that generate
 TWO_PHASES = "generation runs `prefill` on a prompt, then `decode` on one token at a time"
 
 
-@dataclass(frozen=True)
+@record
 class LanguageModel:
     """A program that maps tokens to next tokens, and keeps caches.
 

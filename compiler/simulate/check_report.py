@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
+
+from ...ir.record import record
 
 if TYPE_CHECKING:
     from .finite import NotFinite
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 ERROR_TOLERANCE = 1e-9  # relative, between a sharded program and its reference, in float64
 
 
-@dataclass(frozen=True)
+@record
 class MoveCheck:
     """One Move: how often it ran, and the bytes that a chip sends each time. `even`: whether no chip can have more of
     what is chosen than another."""
@@ -29,7 +30,7 @@ class MoveCheck:
         return self.counted == self.predicted or not self.even
 
 
-@dataclass(frozen=True)
+@record
 class HostCheck:
     """The bytes that came to a chip from its host in the whole program, and that went back."""
 
@@ -42,7 +43,7 @@ class HostCheck:
         return self.counted == self.predicted
 
 
-@dataclass(frozen=True)
+@record
 class CheckReport:
     """What a run on virtual chips showed.
 

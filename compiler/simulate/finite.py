@@ -11,6 +11,7 @@ import numpy as np
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Rotate
 from ...ir.program import Map, Op, Program
+from ...ir.record import record
 from .pointwise import Array
 
 LARGEST = float(np.finfo(np.float64).max)
@@ -18,7 +19,7 @@ LARGEST_F32 = float(np.finfo(np.float32).max)
 LARGEST_F16 = float(np.finfo(np.float16).max)
 
 
-@dataclass(frozen=True)
+@record
 class NotFinite:
     """An op that makes what is no finite number. `chip`: the first chip that holds some, by mesh axis; without
     axes where there is one chip."""

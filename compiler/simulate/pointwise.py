@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
 from ...ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, signature
+from ...ir.record import record
 from ...ir.spmd import SpmdValue
 from .numpy_runtime import Mesh, choose, erf, gelu, gelu_exact, rotate, sigmoid, silu, top_k
 
@@ -53,7 +54,7 @@ APPLY: Mapping[str, Callable[..., Array]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Frame:
     """Where a pointwise expression is evaluated.
 

@@ -32,6 +32,7 @@ from ...ir.program import (
     stored_in,
     walk,
 )
+from ...ir.record import record
 from .finite import Watch
 from .pointwise import Array, Frame, evaluate
 
@@ -108,7 +109,7 @@ def run_reference(
     return results
 
 
-@dataclass(frozen=True)
+@record
 class Rounded:
     """What another run rounded to integers: `codes`, of one execution after the other. Of two that a number lies
     between it may have either, where that is no farther than `slack` from the middle."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from ...ir.chosen import Chosen
+from ...ir.record import record
 from .pointwise import Array
 
 
@@ -30,7 +30,7 @@ def even_mask(dims: Sequence[str], sizes: Mapping[str, int], over: Sequence[str]
     return mask.reshape([sizes[d] for d in named]).transpose([named.index(d) for d in dims])
 
 
-@dataclass(frozen=True)
+@record
 class Mask:
     """A mask of a run: how it is chosen, its dims, and its numbers."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from ...ir.program import (
     signature,
     stored_in,
 )
+from ...ir.record import record
 from ...ir.spmd import Compute, SpmdProgram, Step
 from ...ir.streams import host_tensors
 from .pointwise import Array
@@ -45,7 +46,7 @@ MOST_REPEATS = 2  # enough to show what a repetition hands to the next
 FEWEST_TERMS = 8
 
 
-@dataclass(frozen=True)
+@record
 class Shrunken:
     """A program with the sizes of its phases and its repeats cut, and its sharded phases cut alike."""
 

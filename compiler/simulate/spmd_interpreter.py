@@ -16,6 +16,7 @@ from ...ir.collective import AllGather, AllReduce, AllToAll, Collective, Embed, 
 from ...ir.dataflow import reads
 from ...ir.layout import Layout, Reduction
 from ...ir.program import Append, Choose, Region, Repeat, operand_names, walk
+from ...ir.record import record
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .finite import Watch
 from .host import Host
@@ -32,7 +33,7 @@ class ExecutionError(Exception):
     """The sharded program does not hold together when it runs."""
 
 
-@dataclass(frozen=True)
+@record
 class MoveCount:
     """What one Move of the text sends.
 
@@ -45,7 +46,7 @@ class MoveCount:
     bytes_sent: Fraction
 
 
-@dataclass(frozen=True)
+@record
 class Execution:
     """Results, watched values and cache versions as whole arrays by name; every Move, in program order.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -12,6 +12,7 @@ import numpy as np
 from ...ir.choices import with_choices
 from ...ir.dataflow import defined, ops_in, repeat_counts
 from ...ir.program import Append, Op, Program, Region, Repeat, stored_in
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram, Step
 from ...passes.stages.divide import Stage
 from ...passes.stages.opened import Origin
@@ -25,7 +26,7 @@ from .spmd_interpreter import run_spmd
 MOST_MICRO_BATCHES = 2  # enough to show that each has caches of its own
 
 
-@dataclass(frozen=True)
+@record
 class Ran:
     """What a run gave: results and versions of caches, by the names of the whole program, the latter of all layers; and
     how many bytes the chips of each stage sent, each of them."""
@@ -34,7 +35,7 @@ class Ran:
     sent_bytes: tuple[Fraction, ...]
 
 
-@dataclass(frozen=True)
+@record
 class SmallPhase:
     """A phase on shrunken dims. `program`: the whole model; `spmds`: what the chips of each of its `stages` run, one
     where it is not divided."""

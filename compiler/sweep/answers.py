@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from ...ir.diagnostics import fail
+from ...ir.record import record
 from .points import Record, Sweep
 
 
-@dataclass(frozen=True)
+@record
 class Spot:
     """A configuration of a sweep, and what it takes.
 
@@ -30,7 +31,7 @@ class Spot:
     link: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Frontier:
     """The points of a sweep. `latency_of`: what the latency is of (`a token`); `cost_unit`: in what the
     cost is (`chip-seconds per million tokens`). `max_latency_s`, `max_cost`: what is wanted, where something is."""
@@ -83,7 +84,7 @@ def plotted(point: Spot) -> bool:
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """What is wanted: a step of `latency_s` at most, a million tokens for `cost` at most; None where all is well."""
 
@@ -98,7 +99,7 @@ class Target:
         return latency_s <= (self.latency_s or latency_s) and cost <= (self.cost or cost)
 
 
-@dataclass(frozen=True)
+@record
 class Answer:
     """The point for a target: the cheapest that meets it, the quickest where only the cost is bounded; where none
     meets it (`met` is False) the one that comes nearest, None where no point has a plan."""

@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from enum import StrEnum
 from fractions import Fraction
 from importlib.metadata import version
@@ -19,6 +19,7 @@ from ...ir.choices import with_skew
 from ...ir.diagnostics import Source
 from ...ir.dtype import Dtype
 from ...ir.program import Program
+from ...ir.record import record
 from ..plan.pipeline import program_of
 from ..plan.serving import Serving
 from ..plan.way import Offload
@@ -27,7 +28,7 @@ FORM = 5  # of the results file; another number, another form
 Data = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@record
 class Point:
     """A configuration. `context`: after the step, None where the phase keeps its own. `caches`: the type of the caches,
     None where it is the model's. `hardware`: the chip by its name, None in a sweep of one kind."""
@@ -47,7 +48,7 @@ class Point:
         return f"{self.phase} on {self.chips} {chips}, batch {self.batch}{context}, {types}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Asked:
     """A model, and what holds wherever it is planned. `settings`, `pads`: sizes that some of its dims have, or are
     padded to; `hbm_fraction` of a chip's memory is used. `any_shape`: whether slices that are not offered count, too.
@@ -73,7 +74,7 @@ class Asked:
         return with_skew(program_of(self.source, settings, dict(self.pads), phase, weights, caches), self.skew)
 
 
-@dataclass(frozen=True)
+@record
 class Sweep(Asked):
     """A model at all points at which it is planned: on each kind of chips each phase with each format of weights and
     of caches, count of chips, batch and context. `offload`, `ahead`: what may be streamed from the host, and how long
@@ -144,7 +145,7 @@ BEATEN = "beaten"
 IN_MESH_ORDER = "in mesh order"
 
 
-@dataclass(frozen=True)
+@record
 class Tried:
     """A slice shape, such as `4x4x4`. `status`: a Status, or BEATEN where every plan is proven to take
     `bound_s` at least, no less than the best shape before it, or IN_MESH_ORDER where it has so many axes that only
@@ -158,7 +159,7 @@ class Tried:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Record:
     """A point and what was found there (`status`: beside all shapes of which not only layouts in mesh order were looked
     at; `bound_s` is 0 where the plan is of such a shape itself): figures of one step on the best slice shape, as in

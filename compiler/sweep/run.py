@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
+from ...ir.record import record
 from ..plan.pipeline import read_model
 from ..plan.way import Offload, ahead_of
 from ..text.arguments import checked, refuse_no_share, skew_of
@@ -22,7 +22,7 @@ from .solve import solve
 from .sweep_text import sweep_text
 
 
-@dataclass(frozen=True)
+@record
 class SweepResult:
     """A sweep and what was found at each of its points. Printed, it is its table, with a plot."""
 

@@ -23,6 +23,7 @@ from ...cost.unit_times import Floats
 from ...ir.diagnostics import Diagnostic
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.batches.batches import (
     Batch,
     Requests,
@@ -64,7 +65,7 @@ BY_TOKENS = (Step.BY_LENGTH, Step.ENDINGS_BY_LENGTH, Step.MINI)  # that keep to 
 BY_SHARED_TOKENS = (Step.CONTEXTS_BY_LENGTH, Step.ENDINGS_BY_LENGTH, Step.MINI)  # that keep to one of contexts
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """Requests, the model that runs them, and on what. `threshold`, `context_threshold`: tokens, None to be found."""
 
@@ -77,7 +78,7 @@ class Job:
     context_threshold: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Rates:
     """What batches of `batches` sequences of `lengths` tokens reach: flops a second of a chip,
     [lengths, batches]. `busy_tokens`: the least tokens of a batch that reaches nearly the best."""
@@ -88,7 +89,7 @@ class Rates:
     busy_tokens: int
 
 
-@dataclass(frozen=True)
+@record
 class Scheduled:
     """Batches in the order in which they run, what each takes in each stage, [stages, batches] seconds, and when.
     `layers`: how many each stage has; `held_bytes`: about the most that a chip holds."""
@@ -120,7 +121,7 @@ class Scheduled:
         return sum(batch.empty for batch in self.batches)
 
 
-@dataclass(frozen=True)
+@record
 class Rung:
     """What a schedule takes that does without some of the steps to the last one. `fits`: whether the chips have room
     for it. `others`: the same by plans that split batches otherwise, where these were looked at for it alone."""
@@ -131,7 +132,7 @@ class Rung:
     others: tuple[Scheduled, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Schedule:
     """The batches of a job by the `step` with which they take least, of those that keep to what is given, and under the
     thresholds that hold. `context_threshold`: None where no contexts are shared. `rates`: what the threshold of a batch

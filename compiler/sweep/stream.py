@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from itertools import combinations, product
@@ -25,6 +25,7 @@ from ...ir.diagnostics import InputError, size_text
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import choose
 from ...passes.layouts.mesh_order import FEW_AXES
@@ -60,7 +61,7 @@ class Wanted(StrEnum):
     LATENCY = "latency"
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """The longest time between tokens, and to the first token, that will do; seconds. None: any."""
 
@@ -72,7 +73,7 @@ class Limits:
         return found.token_s <= (self.token_s or math.inf) and found.first_token_s <= (self.first_token_s or math.inf)
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Where a stream is served: chips of one kind, and how weights and caches are stored (None: as the model has
     them)."""
@@ -83,7 +84,7 @@ class Place:
     caches: Dtype | None
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """The best batch of a place: what a stream gets, whether it is proven that for its batch no layouts on any slice
     shape are quicker, and the batches above it that were planned on its shape and do not do, or give no more.
@@ -127,7 +128,7 @@ class Found:
         return self.chip_s_per_million if self.dollars_per_million is None else self.dollars_per_million
 
 
-@dataclass(frozen=True)
+@record
 class Request(Asked):
     """A model that serves requests of given lengths. `batch`: one that is given, None for the best. `chunk`: tokens of
     a prompt that are taken in at once."""

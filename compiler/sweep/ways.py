@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from ...cost.network import Network
@@ -13,6 +13,7 @@ from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...ir.record import record
 from ...passes.layouts.mesh_order import FEW_AXES
 from ...passes.layouts.strategies import live_axes
 from ...passes.options import Options
@@ -28,7 +29,7 @@ from ..plan.way import Offload
 from .points import BEATEN, IN_MESH_ORDER, Point, Status, Sweep, Tried
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """A plan: its seconds by the search, what one step takes, and what is streamed or how layers are divided."""
 

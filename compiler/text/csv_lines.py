@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ...ir.record import record
 
 MOST_FINDINGS = 50  # said at once
 
 
-@dataclass(frozen=True)
+@record
 class Cell:
     """One value, and where it stands."""
 
@@ -24,7 +24,7 @@ class Cell:
     span: Span
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """`broken`: why it could not be cut into cells."""
 
@@ -38,7 +38,7 @@ class Line:
         return Span(self.number, 1)
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """A line by its columns; what is wrong is added to `found`."""
 

@@ -7,10 +7,10 @@ without ids each line has a context of its own.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
+from ...ir.record import record
 from ...ir.text.read import read_source
 from .csv_lines import MOST_FINDINGS, Row, csv_rows
 
@@ -22,7 +22,7 @@ LONGEST = 2_000  # characters of a line
 MOST_TOKENS = 1 << 20  # of a context or an ending
 
 
-@dataclass(frozen=True)
+@record
 class Lengths:
     """`contexts`: the lengths of the contexts in tokens, in the order in which they come, and `names`, their ids (empty
     without any). `endings`: of each request its context by number, the length of its ending, and its line."""

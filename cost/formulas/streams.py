@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import sympy
 from sympy import Expr, Symbol
 
 from ...ir.collective import CollectiveKind
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ..hardware import Hardware
 from ..network import Network
@@ -17,7 +18,7 @@ from ..streams import FetchCost, LocalBytes, bytes_moved, carried_s, nvme_share,
 from ..topology import hosts_of
 
 
-@dataclass(frozen=True)
+@record
 class SymbolicFetch:
     """The fetches of a repeat. `incoming_s`: until what one repetition needs has come, and been gathered. `seconds`:
     all repetitions, of the symbols `step` and `fetch`, which are what one takes to run and to come."""

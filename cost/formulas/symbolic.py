@@ -7,7 +7,7 @@ else comes from the functions that make the numbers, so a formula and a figure c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 import sympy
@@ -16,6 +16,7 @@ from sympy import Expr, Symbol
 from ...ir.collective import CollectiveKind
 from ...ir.dataflow import readers
 from ...ir.dtype import Dtype
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ..estimate import OpWork, Scale, Transfer, concrete_sizes, local_bytes, step_costs
 from ..hardware import Convention, Hardware
@@ -44,7 +45,7 @@ class Bandwidth(StrEnum):
     LINKS = "links"
 
 
-@dataclass(frozen=True)
+@record
 class Symbols:
     """The symbols of a program's formulas, all positive.
 
@@ -73,7 +74,7 @@ class Symbols:
         return next(iter(self.rates.values()))
 
 
-@dataclass(frozen=True)
+@record
 class SymbolicMove:
     """One collective, once. `results`: the values of the steps that it stands for, several where a
     collective runs one dim after another and is written as one. `joined`: it is part of the one
@@ -88,7 +89,7 @@ class SymbolicMove:
     joined: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class SymbolicOp:
     """One op on one chip, once."""
 
@@ -100,7 +101,7 @@ class SymbolicOp:
     memory_s: Expr
 
 
-@dataclass(frozen=True)
+@record
 class SymbolicEstimate:
     """The formulas of a program's steps, in order.
 

@@ -23,6 +23,7 @@ from fractions import Fraction
 from itertools import pairwise, product
 
 from ...ir.collective import CollectiveKind
+from ...ir.record import record
 
 HALVES = (0, 1)  # each block travels as two halves, which may go opposite ways
 
@@ -36,7 +37,7 @@ class Wiring(StrEnum):
     DIRECT = "direct"  # each to every other
 
 
-@dataclass(frozen=True)
+@record
 class Wire:
     """A mesh axis: its name, how many chips stand along it, how they are joined.
 
@@ -64,7 +65,7 @@ class Link:
     port: str
 
 
-@dataclass(frozen=True)
+@record
 class Stage:
     """What runs between two waits: the axis of each part, hops one after the other, bytes on links."""
 
@@ -78,7 +79,7 @@ class Stage:
         return max((size for _, size in self.loads), default=Fraction(0))
 
 
-@dataclass(frozen=True)
+@record
 class Traffic:
     """What a collective did. `sent_bytes`: for each chip what it sends, without what only passes through."""
 
@@ -142,7 +143,7 @@ def _orders(wires: Sequence[Wire], together: bool) -> list[list[int]]:
     return [axes[i:] + axes[:i] for i in axes] if together and axes else [axes]
 
 
-@dataclass(frozen=True)
+@record
 class _Path:
     """Positions along an axis, one after the other, all in one direction (0: there are none)."""
 

@@ -6,10 +6,11 @@ Shares nothing with the formulas of `cost.stages`, which it checks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ...ir.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Turn:
     """A stage at work on a micro-batch of a call, all counted from 0."""
 

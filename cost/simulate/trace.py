@@ -8,7 +8,6 @@ of one byte, so sizes of tensors do not matter. Non-goals: collectives at the sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -18,6 +17,7 @@ from ...ir.collective import CollectiveKind, Permute
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from ...ir.program import walk
+from ...ir.record import record
 from ...ir.spmd import Move, SpmdProgram
 from ..estimate import Transfer, concrete_sizes, step_costs
 from ..hardware import Hardware
@@ -32,7 +32,7 @@ TOLERANCE = 1e-9  # relative, between an exact formula and the simulation
 WIRING = {Level.RING: Wiring.RING, Level.LINE: Wiring.LINE, Level.SWITCH: Wiring.SWITCH, Level.BETWEEN: Wiring.SWITCH}
 
 
-@dataclass(frozen=True)
+@record
 class Simulated:
     """What was simulated: bytes over the busiest link, stage after stage; hops that wait for each other; seconds."""
 
@@ -41,7 +41,7 @@ class Simulated:
     seconds: float
 
 
-@dataclass(frozen=True)
+@record
 class Trace:
     """One collective, once. `results`: the values that it makes, several where some run as one.
 

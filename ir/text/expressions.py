@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ..diagnostics import did_you_mean
 from ..expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size
+from ..record import record
 
 NAME = r"[A-Za-z_][\w.']*(?::[\w.']+)*"  # a value's name: `layer.n'`, `s:max`
 INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2)}  # (sign, how tightly)
@@ -60,7 +60,7 @@ def format_expr(expr: Expr, binding: int = 0) -> str:
             return f"{function}({', '.join(format_expr(a) for a in arguments)})"
 
 
-@dataclass(frozen=True)
+@record
 class Token:
     """A number, a name or a sign, and where it stands in the text."""
 

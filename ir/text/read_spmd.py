@@ -29,6 +29,7 @@ from ..dtype import Dtype
 from ..layout import Layout, parse_layout, spelled_out
 from ..mesh import Mesh
 from ..program import Carry, Kind, Region, Repeat, Stored, Streamed
+from ..record import record
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .expressions import NAME, ExprError
 from .ops import read_op
@@ -65,7 +66,7 @@ def parse_spmd(source: Source) -> SpmdProgram:
     return _Parser(source).program()
 
 
-@dataclass(frozen=True)
+@record
 class _Line:
     """A statement: one line of the source, or several that are joined.
 

@@ -6,13 +6,14 @@ not kept. Non-goals: types, sizes and scopes, which the expansion to an `ir.prog
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ..diagnostics import Span
 from ..program import Kind
+from ..record import record
 
 
-@dataclass(frozen=True)
+@record
 class Ident:
     """A name as it stands at one place: of a dim, a value, a function, a dtype, a phase."""
 
@@ -20,7 +21,7 @@ class Ident:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class LayoutText:
     """The layout of an inline pin, unread: what follows `@`."""
 
@@ -31,7 +32,7 @@ class LayoutText:
 # Expressions
 
 
-@dataclass(frozen=True)
+@record
 class Number:
     """A literal, finite and not negative."""
 
@@ -39,7 +40,7 @@ class Number:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Name:
     """A value by name; in some arguments a dim."""
 
@@ -47,7 +48,7 @@ class Name:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Indexed:
     """An operand of an einsum: `q[B,L,H,Q]`."""
 
@@ -56,7 +57,7 @@ class Indexed:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Negate:
     """`-operand`."""
 
@@ -64,7 +65,7 @@ class Negate:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Binary:
     """`left operator right`; the operator is one of `+ - * /`."""
 
@@ -74,7 +75,7 @@ class Binary:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Into:
     """`L into M`: entries along L at the end of M."""
 
@@ -83,7 +84,7 @@ class Into:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class DimList:
     """`[A, B]` as the value of a keyword."""
 
@@ -91,7 +92,7 @@ class DimList:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Numbers:
     """`[1, 1.02]` as an argument."""
 
@@ -99,7 +100,7 @@ class Numbers:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Keyword:
     """`name=value` in a call."""
 
@@ -107,7 +108,7 @@ class Keyword:
     value: Expr | Into | DimList
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """A function, a composite or a block, applied. Positional arguments come first."""
 
@@ -121,7 +122,7 @@ Expr = Number | Name | Indexed | Negate | Binary | Call
 Argument = Expr | Into | Numbers
 
 
-@dataclass(frozen=True)
+@record
 class Repeated:
     """`repeat count block(arguments)`."""
 
@@ -133,7 +134,7 @@ class Repeated:
 # Lines of a block
 
 
-@dataclass(frozen=True)
+@record
 class Type:
     """`bf16[B,L,E]`."""
 
@@ -142,7 +143,7 @@ class Type:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Declaration:
     """`param Wk, Wv: bf16[E,Q] @ E_xQ`; the pin holds for each of the names.
 
@@ -158,7 +159,7 @@ class Declaration:
     zero: Type | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """The left side of a statement: `h`, `h: f32`, `q[B,L,H,Q]`, each perhaps with a pin."""
 
@@ -168,7 +169,7 @@ class Target:
     pin: LayoutText | None
 
 
-@dataclass(frozen=True)
+@record
 class Statement:
     """`targets = value`; more than one target takes a block of as many results."""
 
@@ -177,7 +178,7 @@ class Statement:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Return:
     """`return values`."""
 
@@ -191,7 +192,7 @@ Line = Declaration | Statement | Return
 # Items of a file
 
 
-@dataclass(frozen=True)
+@record
 class Title:
     """`model "name"`."""
 
@@ -199,7 +200,7 @@ class Title:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Dim:
     """One dim: free (no size, no factors), fixed (a size, perhaps padded), or derived: an alias of
     one dim, the product of several, or with `each` the groups of so many places of one."""
@@ -211,14 +212,14 @@ class Dim:
     each: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Dims:
     """`dim B, L, E = 18432`."""
 
     dims: tuple[Dim, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Parameter:
     """An argument of a block or of main, with its type."""
 
@@ -227,7 +228,7 @@ class Parameter:
     pin: LayoutText | None
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """`block name(parameters) -> results { lines }`; the results' types may be left out."""
 
@@ -237,7 +238,7 @@ class Block:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Main:
     """`main(parameters) -> results { lines }`; `span` is the word `main`."""
 
@@ -247,7 +248,7 @@ class Main:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class Binding:
     """`B = 512` in a phase; the name `calls` says how often the phase runs."""
 
@@ -256,7 +257,7 @@ class Binding:
     span: Span = field(compare=False)
 
 
-@dataclass(frozen=True)
+@record
 class PhaseText:
     """`phase name { bindings }`."""
 
@@ -267,7 +268,7 @@ class PhaseText:
 Item = Title | Dims | Declaration | Block | Main | PhaseText
 
 
-@dataclass(frozen=True)
+@record
 class Model:
     """A file: its items in the order in which they stand."""
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..collective import describe
 from ..dataflow import reads
 from ..layout import format_layout
 from ..program import Region, Repeat, walk
+from ..record import record
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .expressions import NAME
 from .ops import format_op
@@ -44,7 +44,7 @@ CALLED = (  # what steps are together, by the steps that they have: what `passes
 )
 
 
-@dataclass(frozen=True)
+@record
 class Fold:
     """Steps that print as one line, that of the last: `text` in place of its op, and the steps `within`."""
 

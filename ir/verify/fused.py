@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..collective import AllGather, AllReduce, AllToAll, ReduceScatter, axes_of, kind
 from ..layout import Reduction
 from ..program import Einsum, Op, Region, Repeat, Sum, operand_names
+from ..record import record
 from ..spmd import Compute, Move, SpmdValue, Step
 
 COMBINED = (AllGather, ReduceScatter, AllReduce, AllToAll)  # the collectives that may be part of one
@@ -65,7 +65,7 @@ def _what(item: Step) -> str:
     return f"the {kind(item.collective)}" if isinstance(item, Move) else "the op"
 
 
-@dataclass(frozen=True)
+@record
 class Stage:
     """One ring of a loop: blocks of `dim`, by number, go round along `axis`."""
 
@@ -73,7 +73,7 @@ class Stage:
     dim: int
 
 
-@dataclass(frozen=True)
+@record
 class CollectiveMatmul:
     """A loop: `gathers` one after the other and the `ops` that read the last, or `ops` and the
     `scatters` of what the last of them makes. One of `gathers` and `scatters` is empty."""

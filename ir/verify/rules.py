@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..collective import LayoutError
 from ..expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size, operands, rotated_dims
 from ..layout import Layout, Reduction, format_layout
 from ..mesh import Mesh
 from ..program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
+from ..record import record
 from ..spmd import SpmdValue
 
 
@@ -99,7 +99,7 @@ def result_layout(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, i
             return _laid_out(values[cache].dims, splits, set(), Reduction.SUM, declared.layout)
 
 
-@dataclass(frozen=True)
+@record
 class _Read:
     """One reading of a value: its dims as indices of the op, and how it lies."""
 

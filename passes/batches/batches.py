@@ -11,15 +11,15 @@ would divide over no chips. An ending is run by the share that has cached its co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
+from ...ir.record import record
 from .divide import Division, divide_by_longest, divide_by_shortest
 
 
-@dataclass(frozen=True)
+@record
 class Requests:
     """`contexts`: the lengths of the contexts. `endings`: of each request, its context by number, and the length of its
     ending."""
@@ -46,7 +46,7 @@ class Runs(StrEnum):
     ENDINGS = "endings"
 
 
-@dataclass(frozen=True)
+@record
 class Batch:
     """`shares`: requests by number, or contexts, of each of the shares into which chips split the batch, in the order
     of its rows. Each member takes `new` tokens, padded, after `cached` ones that are there already. `own`: the tokens

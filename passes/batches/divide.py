@@ -11,13 +11,13 @@ rounding decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+from ...ir.record import record
 from .lines import Hull, LiChao
 
 
-@dataclass(frozen=True)
+@record
 class Division:
     """Lengths in order, divided: `ends`, where each batch ends, the last one at their number. `cost`: the tokens of
     padding, or of contexts that are not shared. `short`: whether the first batch stays below the threshold."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...ir.record import record
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +41,7 @@ def balance(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
     return tuple(reversed(ends))
 
 
-@dataclass(frozen=True)
+@record
 class Timeline:
     """Batches in a pipeline: `starts` and `ends` in seconds, [stages, batches], from when the first begins."""
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ...ir.diagnostics import listed
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Size
 from ...ir.program import Iota
+from ...ir.record import record
 from .body import Body
 from .dims import AtMost, Constraint, Counted, Numbered, Unpadded
 from .report import Refused
 
 
-@dataclass(frozen=True)
+@record
 class Turned:
     """What rope turns: the pairs along `dim`, with their number in `pair`, for a result called `target`. `context`: the
     dim along which places are counted."""
@@ -44,7 +44,7 @@ EPSILON = 1e-6  # added to a variance before its root is taken, unless `eps=` sa
 MINUS_INFINITY = Const(float("-inf"))
 
 
-@dataclass(frozen=True)
+@record
 class Causal:
     """A mask by places: a query sees the keys up to its own place.
 
@@ -75,7 +75,7 @@ class Causal:
         return Call("maximum", tuple(starts)) if len(starts) == 2 else starts[0] if starts else None
 
 
-@dataclass(frozen=True)
+@record
 class Arguments:
     """The arguments of a call, looked up. `over`: plain dims. `into`: the dims of `L into M`, `of`: that along which
     its places are counted. `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask. `sink`:
@@ -97,7 +97,7 @@ class Arguments:
     dtype: Dtype | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Composite:
     """How a composite is called, what it gives (`meaning`, in a few words), and what expands it.
 

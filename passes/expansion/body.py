@@ -27,6 +27,7 @@ from ...ir.program import (
     operand_names,
     signature,
 )
+from ...ir.record import record
 from .dims import Constraint, DimTable, Extent, Numbered
 from .report import Refused, Report, TooLarge
 
@@ -36,7 +37,7 @@ START = Span(1, 1)
 FLOATS = (Dtype.BF16, Dtype.F16, Dtype.F32)
 
 
-@dataclass(frozen=True)
+@record
 class Template:
     """An expanded block, ready to be put in place under a prefix.
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ...cost.ops import Indices
+from ...ir.record import record
 
 EXACT = 7  # values of which all orders are compared; of more, the cheapest pair is taken each time
 Sizes = Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """Two values multiplied, each one of those given, by its position, or a pair itself; `indices` are left."""
 
@@ -21,7 +22,7 @@ class Pair:
     indices: Indices
 
 
-@dataclass(frozen=True)
+@record
 class _Problem:
     """What is to be contracted, as `contraction` has it."""
 

@@ -9,6 +9,7 @@ from math import prod
 from ...ir.diagnostics import Span, listed
 from ...ir.expr import Call, Const, Expr, Size
 from ...ir.program import Phase
+from ...ir.record import record
 from ...ir.text.surface import Dim, Dims, Ident, Item, PhaseText
 from ...ir.wraps import Wrap, slots_at
 from .report import Refused, Report
@@ -326,7 +327,7 @@ def _bound(table: DimTable, phase: str, sizes: Mapping[str, int], calls: int) ->
     return Phase(phase, tuple((name, table.sized(name, sizes) or 0) for name in table.plain), calls)
 
 
-@dataclass(frozen=True)
+@record
 class AtMost:
     """In every phase the size of `small` must be at most that of `large`; `hint` says what to do."""
 
@@ -336,7 +337,7 @@ class AtMost:
     hint: str
 
 
-@dataclass(frozen=True)
+@record
 class Even:
     """In every phase the size of `dim` must be even."""
 
@@ -344,7 +345,7 @@ class Even:
     span: Span
 
 
-@dataclass(frozen=True)
+@record
 class Pairs:
     """In every phase `dim` must have `count` pairs, for each of which there is a factor."""
 
@@ -353,7 +354,7 @@ class Pairs:
     span: Span
 
 
-@dataclass(frozen=True)
+@record
 class Unpadded:
     """The size of `dim` must be its true one; `why` says so after "padded, and"."""
 
@@ -362,7 +363,7 @@ class Unpadded:
     why: str
 
 
-@dataclass(frozen=True)
+@record
 class Holds:
     """The dims `over` have at least `count` elements in every phase."""
 
@@ -371,7 +372,7 @@ class Holds:
     span: Span
 
 
-@dataclass(frozen=True)
+@record
 class Kept:
     """A cache that wraps holds, in every phase, all that is seen of it."""
 
@@ -379,7 +380,7 @@ class Kept:
     span: Span
 
 
-@dataclass(frozen=True)
+@record
 class Numbered:
     """The places along the dims `over`, of all together, are told apart by numbers of 32 bits."""
 
@@ -387,7 +388,7 @@ class Numbered:
     span: Span | None
 
 
-@dataclass(frozen=True)
+@record
 class Counted:
     """Along `dim` the places of a context are counted."""
 
@@ -395,7 +396,7 @@ class Counted:
     span: Span
 
 
-@dataclass(frozen=True)
+@record
 class Slots:
     """Along `dim` a cache has slots that entries take by turns; their places are counted along `context`."""
 
@@ -407,7 +408,7 @@ class Slots:
 Constraint = AtMost | Even | Pairs | Unpadded | Holds | Kept | Numbered | Counted | Slots
 
 
-@dataclass(frozen=True)
+@record
 class Extent:
     """A value that has some dims, by its name and where it is made or declared."""
 

@@ -8,14 +8,14 @@ keywords take. `entries` lists all of them, for messages and for the reference i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from ...ir.record import record
 from .composites import COMPOSITES
 from .keywords import NARROWING
 from .scalings import ARGUMENTS
 
 
-@dataclass(frozen=True)
+@record
 class Function:
     """A function: the names of its arguments, of which the last `optional` may be missing, in a few words what it
     gives, and the keywords that it may take."""
@@ -93,7 +93,7 @@ KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
 FUNCTIONS = frozenset({*POINTWISE, *COMPOSITES, *NUMBERS})
 
 
-@dataclass(frozen=True)
+@record
 class Otherwise:
     """What other libraries have under some names, in lines of this language. Case and `_` do not matter in a name. The
     lines take the names of the frame in `docs/language.md`, so that they show what goes where."""
@@ -179,7 +179,7 @@ def otherwise(name: str) -> str | None:
     return None if one is None else f"write {one.code}"
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """A function as a reader looks it up. `required` and `allowed`: the names of its keywords. `into`:
     whether its last argument is `L into M`. `optional`: how many of its last arguments may be missing.

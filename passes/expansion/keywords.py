@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...ir.diagnostics import listed
+from ...ir.record import record
 from ...ir.text.surface import Argument, Call, DimList, Ident, Into, Keyword, Name, Number, Numbers
 from .arguments import BASE, EPSILON, Arguments, Causal, Composite, Scaling
 from .dims import MAX_SIZE, DimTable
@@ -13,7 +14,7 @@ from .report import Refused
 from .scalings import ARGUMENTS, First, Linear, Llama3, Longer, LongRope, Yarn, yarn_attention
 
 
-@dataclass(frozen=True)
+@record
 class Word:
     """A keyword of composites: an example, and what it says."""
 

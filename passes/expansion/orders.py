@@ -8,13 +8,14 @@ model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...cost.ops import Indices, flops
 from ...ir.choices import with_choices
 from ...ir.dataflow import ops, rewritten
 from ...ir.dtype import Dtype
 from ...ir.program import Einsum, Op, Program, Value, signature
+from ...ir.record import record
 from .attention_order import in_a_row
 from .body import FLOATS
 from .contraction import Pair, Sizes, all_orders, contraction, factors, pairs
@@ -26,7 +27,7 @@ Factor = tuple[str, Indices]  # a value and the indices by which it is read
 Tree = Pair | None  # an order; None: all at once
 
 
-@dataclass(frozen=True)
+@record
 class Product:
     """What products have that are contracted alike in a phase: the indices of their factors and of their result."""
 
@@ -34,7 +35,7 @@ class Product:
     output: Indices
 
 
-@dataclass(frozen=True)
+@record
 class _Units:
     """An einsum, its factors, each with those that are multiplied into it, and masks, which the last product takes."""
 

@@ -16,13 +16,14 @@ from operator import or_
 from ...ir.dtype import Dtype
 from ...ir.expr import Expr, Operand, operands
 from ...ir.program import Choose, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, Value, signature
+from ...ir.record import record
 from .signs import BAD, LOW, NONE, NUMBER, POSITIVE, ZERO, Sign, added, evaluate, multiplied, negated, of_constant
 
 LOWEST = float("-inf")
 LOWEST_INDEX = -(2.0**31)  # among integers
 
 
-@dataclass(frozen=True)
+@record
 class Mask:
     """`value` is to be read as `fill` beyond the true size of `dim`."""
 
@@ -31,7 +32,7 @@ class Mask:
     fill: float
 
 
-@dataclass(frozen=True)
+@record
 class Cut:
     """The products of an einsum are to be dropped at places of `index` beyond the true size of `dim`."""
 

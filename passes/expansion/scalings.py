@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Size
 from ...ir.program import Map
+from ...ir.record import record
 from .arguments import Turned, add, divide, multiply, subtract, where, where_equal
 from .body import Body
 from .dims import Pairs
@@ -25,7 +25,7 @@ class _Attention:
         return Const(self.attention)
 
 
-@dataclass(frozen=True)
+@record
 class Linear(_Attention):
     """All frequencies are divided by `factor`."""
 
@@ -37,7 +37,7 @@ class Linear(_Attention):
         return divide(frequency, Const(self.factor))
 
 
-@dataclass(frozen=True)
+@record
 class Llama3(_Attention):
     """Frequencies that turn less than `low` times within `original` positions are divided by `factor`.
 
@@ -59,7 +59,7 @@ class Llama3(_Attention):
         return multiply(frequency, add(kept, divided))
 
 
-@dataclass(frozen=True)
+@record
 class Yarn(_Attention):
     """Frequencies that turn more than `fast` times within `original` positions stay, those that turn less than `slow`
     times are divided by `factor`; between, the share that stays falls linearly with the number of the pair.
@@ -101,7 +101,7 @@ def yarn_attention(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-@dataclass(frozen=True)
+@record
 class First(_Attention):
     """The first `pairs` turn as they would, the others not at all."""
 
@@ -116,7 +116,7 @@ class First(_Attention):
 PART = 64  # numbers of a table in one expression, which is to stay within what its text may hold
 
 
-@dataclass(frozen=True)
+@record
 class Longer:
     """What counts of contexts of more than `original` places, by their sizes and not by what is filled of them: caches
     keep keys as they were turned, so that all of a run must be turned alike."""
@@ -126,7 +126,7 @@ class Longer:
     factors: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@record
 class LongRope:
     """The frequency of each pair is divided by a factor of its own, and cos and sin are multiplied by `attention`.
     `longer`: what counts in their place in longer contexts, None for the same.

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..layouts.space import Array
 
 Floats = NDArray[np.float64]
 PIECES = 1e6  # in which prices are counted, and each in as many: a plan is told from one that costs 1e-9 less
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Model:
     """minimise cost @ x, subject to low <= A x <= high and 0 <= x <= upper, some x integer. A is given by `row`,
     `column`, `coefficient`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from ortools.math_opt import (
 from ortools.math_opt.core.python import solver as core
 from pybind11_abseil.status import StatusNotOk
 
+from ...ir.record import record
 from ..layouts.space import Array
 from .model import Model, continuous, inner, shifted
 from .wire import fill
@@ -46,7 +47,7 @@ ROUNDED = 1e-7  # of a bound, what tolerances of a solver may come to
 SECONDS_A_NODE = 0.01  # of the time that CP-SAT counts, which is that of no clock
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Answer:
     """What the solver found: `x`, None when there is none; the proven bound of the objective; for a
     linear program the reduced costs, and what each row is worth if that was asked for; all in the model's unit.
@@ -60,7 +61,7 @@ class Answer:
     row_worths: Floats | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Settings:
     """How to solve: the solver by name, the relative gap that counts as proven, a time limit for
     each call; whether a model is reduced before it is solved. `effort`: how much is looked at where memory binds and a

@@ -7,11 +7,12 @@ worth, from which a program is solved in a fraction of the time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..layouts.space import Array, Mask
 from .model import Model
 from .solver import Answer
@@ -20,7 +21,7 @@ Floats = NDArray[np.float64]
 FEW = 0.02  # of the columns: another look at all of them pays for no fewer
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Thinned:
     """A linear program of which `model` has all columns, some of them bounded by 0, and the `rows` that say something.
     For each solution of the whole there is one that costs no more, with nothing in the columns that are `unused`, and

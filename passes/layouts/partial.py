@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ...ir.dataflow import ops
 from ...ir.layout import Reduction
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Signature, signature
+from ...ir.record import record
 from .space import fits
 from .strategies import live_axes
 
 NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@record
 class PartialAxes:
     """`arise[r][v]`: the axes over which value v can be partial with reduction r, by name: those over
     which an op leaves it so, and over which its blocks may stand among zeros.

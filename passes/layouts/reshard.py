@@ -7,7 +7,7 @@ inserter turns the chosen ones into `Collective`s, so what is priced is what run
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property, lru_cache
 from itertools import combinations, permutations
 from typing import Any
@@ -27,6 +27,7 @@ from ...ir.collective import (
     Slice,
 )
 from ...ir.layout import Layout
+from ...ir.record import record
 from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space, distinct
 
 KINDS = tuple(CollectiveKind)
@@ -37,7 +38,7 @@ Price = Callable[[CollectiveKind, Sequence[str], Any, Any], Any]  # (kind, axes,
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Arcs:
     """Collectives as arcs between rows of a space: `source`, `target`, `kind` (index into KINDS),
     `axes` (over which axes, as a bit mask), `sending` (in which of the ways of `Network.sendings` its bytes go, or

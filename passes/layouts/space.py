@@ -8,7 +8,6 @@ row is one arrangement; prices and projections are then array arithmetic over ro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from math import factorial, prod
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...ir.diagnostics import InputError, fail
 from ...ir.layout import Layout, Reduction
+from ...ir.record import record
 
 Array = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -40,7 +40,7 @@ def too_large() -> TooLarge:
     return TooLarge(found.diagnostics)
 
 
-@dataclass(frozen=True)
+@record
 class Order:
     """Which arrangements are looked at where all of them are too many.
 
@@ -78,7 +78,7 @@ def fits(size: int, axis_sizes: Sequence[int], even: bool = False) -> Mask:
     return ok
 
 
-@dataclass(frozen=True)
+@record
 class Arrangements:
     """Rows of arrangements. `place[r, a]` is axis a's mode, or `modes` + its slot; `position[r, a]`
     is its place among the axes of that slot, major first (0 in modes). Both [rows, axes]."""
@@ -254,7 +254,7 @@ def _append(table: Array, value: int) -> Array:
     return np.concatenate([table, np.full((len(table), 1), value, dtype=np.int64)], axis=1)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Space:
     """All layouts of tensors of one shape class: slots are the dims that anything can split.
 
@@ -313,7 +313,7 @@ def _space(
     return Space(axis_names, axis_sizes, rows.take(np.argsort(rows.codes(), kind="stable")))
 
 
-@dataclass(frozen=True)
+@record
 class TensorSpace:
     """The layouts of one tensor: a shape class, and which of the tensor's dims its slots are."""
 

@@ -9,7 +9,6 @@ result partial.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from ...ir.layout import Layout, Reduction
 from ...ir.mesh import Mesh
 from ...ir.program import Op, Signature, Value, signature
+from ...ir.record import record
 from .space import (
     PARTIAL_MAX,
     PARTIAL_SUM,
@@ -36,7 +36,7 @@ from .space import (
 NONE = 0  # the mode of an axis along which every chip does the same; modes from 1 on are partial
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class StrategyTable:
     """The strategies of one op, one row each.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ...cost.network import Network
 from ...cost.scores import scores
 from ...ir.dataflow import defined, makes, readers, reads, regions
 from ...ir.program import Region, Repeat, operand_names
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram, Step
 from ...ir.verify.fused import CollectiveMatmul, together
 from ..ilp.model import Model
@@ -37,7 +38,7 @@ UNIT = 1e6  # what all loops hide, in the solver's unit, far above its tolerance
 SETTINGS = Settings()
 
 
-@dataclass(frozen=True)
+@record
 class LoopCandidate:
     """A loop that could be made, and what it hides, seconds, in all its executions.
 
@@ -159,7 +160,7 @@ def _knots(known: Sequence[LoopCandidate], chosen: Sequence[int]) -> Iterator[tu
             yield tuple(n for n in own if known[n].makes <= waiting)
 
 
-@dataclass(frozen=True)
+@record
 class _Unit:
     """Items that stay side by side, and the place that is theirs where nothing else decides."""
 

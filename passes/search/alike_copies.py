@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from .depth import APART, bound_within
 from .exact import Prover
@@ -69,7 +70,7 @@ def _cheapest(
     return plan if plan is not None and plan.price < below else None
 
 
-@dataclass(frozen=True)
+@record
 class ClassLimits:
     """What is known of a `problem`, said of its classes."""
 

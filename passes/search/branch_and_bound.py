@@ -13,11 +13,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from ...ir.record import record
 from ..layouts.space import Mask
 from .combinable import Combining
 from .dual_ascent import DualAscent, Floats
@@ -35,7 +36,7 @@ GROWTH = 4.0
 NEAR = 1.3  # between a price that is too low and one that is enough
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Pressed:
     """An ascent with charges, what is `charged` of each load, the best bound that this gave, and the plan that was read
     off before any were made."""
@@ -119,7 +120,7 @@ MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a 
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Box:
     """`allowed[n]`: the choices that node n may take; `free` has settled on them, `ascent` as well with charges
     for memory, and `plan` is what `free` says, its bound that of the box. `cuts`: how many lie between it and a
@@ -132,7 +133,7 @@ class _Box:
     cuts: int
 
 
-@dataclass(frozen=True)
+@record
 class _Cut:
     """A node whose choices are told apart by what they are `worth`: less than `at`, or not."""
 

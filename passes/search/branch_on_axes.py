@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, Settings, solve
 from ..ilp.thinned import thinned
@@ -34,7 +35,7 @@ NEAR = (0.006, 0.02, 0.05)  # above the bound, where plans are looked for in tur
 DEEP = 0.5  # of the way from the least bound to the price, how far a box may be that is looked at for being the last
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class AxisProgram:
     """The integer program of a graph, of which node n has the choices `kept[n]`, their columns from `choice[n]` on.
     `plan`: the plan that an answer is, None where it mixes some; `unit`: what a second counts in the program; `first`:
@@ -72,7 +73,7 @@ class AxisProgram:
         return None
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Box:
     """The columns that are left (`upper`), those of them that plans below the price may have (`cheap`), and the answer
     to a relaxation of these or, until it is looked at, of more."""

@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import continuous
 from ..ilp.solver import Answer, Relaxation, Settings, solve
 from ..ilp.thinned import Thinned, thinned
@@ -144,7 +145,7 @@ class LevelPlans:
         return plan, np.inf if answer.none else answer.bound
 
 
-@dataclass(frozen=True)
+@record
 class ByLevels:
     """What a program by levels says: a plan if it has one, a bound of all plans that cost less than was asked for, and
     what its linear program alone says of the choices that it has: seldom more than of all. `plans`: those that cost at

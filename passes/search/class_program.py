@@ -9,11 +9,12 @@ its dual values, whatever they are, with the columns that it was solved without.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import Assembly, Model
 from ..layouts.space import Mask
 from .dual_ascent import BUNDLE, Factor, support
@@ -26,7 +27,7 @@ from .steiner import KnownTrees
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Weights:
     """What columns count: seconds by `unit`, and how far from plain they are by `tie`."""
 
@@ -34,7 +35,7 @@ class Weights:
     tie: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Columns:
     """Columns of a program: choices of each class of nodes, and arcs of each class of tensors."""
 
@@ -52,7 +53,7 @@ class Columns:
         return sum(int(mask.sum()) for masks in (self.choices, self.arcs) for mask in masks)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Worths:
     """What the rows are worth: each layout in the flow to each use of a tensor, [uses, layouts]; at most 0 to run in
     each group of its arcs, and the room of each load."""
@@ -62,7 +63,7 @@ class Worths:
     rooms: Floats = field(default_factory=lambda: np.zeros(0))
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ClassProgram:
     """The program, and the first of the columns and rows of each class: `choice[c]`; `shared[g]`; of each tensor the
     rows that balance the flow to each use, those by which a flow runs over what is paid (none where there is one
@@ -217,7 +218,7 @@ def rows_of(
     return rows
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Reduced:
     """What plans cost at the least with each column, above the least of all with its node or tensor: of those that
     are split from each other by what rows are worth. `bound`: what all plans cost at the least."""

@@ -6,10 +6,11 @@ What is kept out of one plan is kept out of its images as well: each of these wo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from ...ir.record import record
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array
 from .copies_program import CopiesProgram
@@ -19,7 +20,7 @@ from .symmetry import image_codes
 NONE = -1  # in the place of what has no image
 
 
-@dataclass(frozen=True)
+@record
 class KeptOut:
     """Plans that have all of some `columns` and none of `others`."""
 

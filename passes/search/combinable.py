@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -27,6 +27,7 @@ from ...cost.sendings import Sending
 from ...ir.collective import CollectiveKind
 from ...ir.dataflow import makes, reads
 from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat
+from ...ir.record import record
 from ..layouts.reshard import KINDS, Arcs
 from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask, distinct
 from .graph import Graph, Handover, Tensor
@@ -41,7 +42,7 @@ ALONE = -1  # the group of an arc that is combined with no other
 USES = 5  # collectives of a tensor with more uses are not combined
 
 
-@dataclass(frozen=True)
+@record
 class Key:
     """What collectives have in common that may be one: where they are ready, their kind, whether
     they take a maximum, their axes (as a bit mask), the type of what they carry; and of those that do not
@@ -75,7 +76,7 @@ class Key:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Groups:
     """`latency_s[g]`: what a collective of group g takes beside its bytes, over all repetitions.
     `of[t]`: the group of each arc of tensor t, or ALONE; None for a tensor that nothing reads. `knot[g]`: the knot of

@@ -9,12 +9,13 @@ rows are worth.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, solve
 from .branch_and_bound import press
@@ -82,7 +83,7 @@ def _keeps(loads: Sequence[Load], plan: Candidate) -> bool:
     return all(load.of(plan.chosen) <= load.room for load in loads)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Search:
     """The search of a problem by classes of copies. `loads`: what these take at the most, where it is asked for."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +37,7 @@ from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Choose, Kind, Program, Repeat, Stored, Take, operand_names, stored_in, walk
+from ...ir.record import record
 from ...ir.spmd import unsharded
 from ..layouts.space import Array
 from .graph import Graph, Port, Result, Tensor
@@ -92,7 +93,7 @@ def values_of(point: Point) -> list[str]:
     return [live.name for live in point.live if live.name != point.step and live.form not in DECODING]
 
 
-@dataclass(frozen=True)
+@record
 class LiveValues:
     """A program and its graph. A node's index is its time, as far as steps keep their order. `joined`: whose
     collectives may run as one. `lanes`: those of the memory; `sizes`: of the dims."""

@@ -7,7 +7,7 @@ before each step and at the end. Those before a repeat, and at the end of each o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...cost.memory import Point, points_without_blocks
 from ...cost.scores import scores
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Program, Stored, signature
+from ...ir.record import record
 from ...ir.spmd import unsharded
 from .derive_memory_bounds import ORDERED, LiveValues, values_of
 from .graph import Graph, Port, Result
@@ -25,7 +26,7 @@ from .step_order import END, Joined
 from .taken_products import takings
 
 
-@dataclass(frozen=True)
+@record
 class Moment:
     """A program point with all that is held there besides what is stored, copies included; or the moves of one value,
     `moving`, right before the step that reads it now, with all that is held beside it and its copies. `done`: where
@@ -58,7 +59,7 @@ def moments(
     return (*found, *reader.at_the_end()) if ordered else tuple(found)
 
 
-@dataclass(frozen=True)
+@record
 class _Moments(LiveValues):
     """Live values, and the `scores` that attention holds whole, as what they are made of if they are not moved."""
 

@@ -19,6 +19,7 @@ from operator import is_
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask
 from .combinable import Combining, Groups
@@ -31,7 +32,7 @@ NOTHING = 1e-6  # of a group's latency
 STEP = 0.5  # of what a tensor need not pay of a group's latency, how much it hands on at once
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Least:
     """The least `value` of what was made `of` some objects: half of all bounds are asked for where few have changed.
     Arrays are never written to, so that what is made of the same ones is the same."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from ...ir.program import Carry, Stored
+from ...ir.record import record
 from ..layouts.space import Array
 from .combinable import ALONE, Groups, find_knots
 from .graph import Graph, Port, Result, Tensor
@@ -27,14 +28,14 @@ BLOCK = 8  # ops of a pattern of which two copies are enough
 WORTH = 1.3  # times as many nodes as classes of them, from which that is worth it
 
 
-@dataclass(frozen=True)
+@record
 class Mixture:
     """What stands at one end of the copies of a tensor: nodes, or groups, of the classes, and the share of each."""
 
     parts: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ClassTensor:
     """Tensors of one shape. `like`: a tensor of `Fold.window`, whose layouts, arcs and ports they have, one of the
     `members`, which are all that stand for some of them; `copies`: how many there are; `ends`: the nodes at the source
@@ -47,7 +48,7 @@ class ClassTensor:
     groups: tuple[tuple[int, Mixture], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Fold:
     """A problem whose copies are told by classes.
 
@@ -83,7 +84,7 @@ class Fold:
         return [chosen[c] for c in self.node_of], frozenset(g for g, c in enumerate(self.group_of) if c in shared)
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """Ops from the `first` on, as their positions among all ops: `copies` times a pattern of `period` ops."""
 
@@ -199,7 +200,7 @@ def slots_of(of: Array) -> tuple[int, ...]:
     return tuple(groups[np.argsort(first)].tolist())
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Classes:
     """The classes of nodes, tensors and groups. `place`: of each op that is in a pattern which one it is there."""
 

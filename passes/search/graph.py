@@ -23,6 +23,7 @@ from ...ir.chosen import held_share
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, stored_in, walk
+from ...ir.record import record
 from ...ir.spmd import unsharded
 from ...ir.streams import copies_held
 from ..layouts.partial import PartialAxes, partial_axes
@@ -35,7 +36,7 @@ MAX_OF_COPIES = 600_000  # where blocks are written out again and again, which a
 MAX_OF_MANY_AXES = 100_000  # of those in mesh order, which on many axes take minutes
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Port:
     """Where a node touches a tensor: `rows[c]` is the tensor's layout under choice c of the node."""
 
@@ -43,14 +44,14 @@ class Port:
     rows: Array
 
 
-@dataclass(frozen=True)
+@record
 class Result:
     """A value that the program hands out."""
 
     value: str
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Node:
     """Something that chooses.
 
@@ -88,7 +89,7 @@ class Node:
         return replace(self, seconds=self.seconds[rows], rank=self.rank[rows], stored_bytes=kept, table=table)
 
 
-@dataclass(frozen=True)
+@record
 class Handover:
     """From one phase to another."""
 
@@ -99,7 +100,7 @@ class Handover:
         return f"{self.before} to {self.after}"
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Tensor:
     """A value: made at `source`, read at `uses`. Its collectives run `times` times. `joins`: whether
     whole copies of it may be embedded, to join a partial sum. `phase`: that in which it is moved, or
@@ -119,7 +120,7 @@ class Tensor:
         return int(self.source.rows[chosen[self.source.node]]), tuple(int(u.rows[chosen[u.node]]) for u in self.uses)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Graph:
     """All that is to be chosen in one phase."""
 

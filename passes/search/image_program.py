@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...ir.record import record
 from ..layouts.space import Mask
 from .branch_and_bound import NEARLY, press
 from .branch_on_levels import ByLevels
@@ -50,7 +51,7 @@ APART_WORK = 2_000_000  # columns of all of these
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Among:
     """A `bound` of all plans within limits, the cheapest that was `found`, and an `ascent` of the whole problem that
     has settled near it."""
@@ -327,7 +328,7 @@ class ImageSearch:
         return own
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Small:
     """The problem of images, and an `ascent` that has settled on charges for memory."""
 

@@ -10,11 +10,12 @@ of what it takes (see `image_program`). Bytes are those of all images, and so wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from ...ir.record import record
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask, Space, distinct
 from .combinable import ALONE, Combining, Groups, Merged
@@ -29,7 +30,7 @@ from .symmetry import image_codes
 SAME = 1e-9  # relative: plans of one price
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Images:
     """A problem whose images are one, of a `graph`. `of[n]`: for each choice of node n the choice that stands for it;
     `first[n]`: for each of these one that it stands for. `rows[t]`: the layout that stands for each of tensor t;
@@ -99,7 +100,7 @@ class Images:
         return out
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ImageLimits:
     """The limits of a problem for plans among images: what these take at the least is no more than there is, or than a
     `share` of it."""

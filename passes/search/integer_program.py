@@ -10,11 +10,12 @@ which pays the latency; their arcs pay for the bytes alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import Assembly, Model
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array
@@ -28,7 +29,7 @@ InGroup = tuple[Array, Floats]  # columns that count whether a tensor is in a gr
 MANY_COLUMNS = 6_000  # of a program: with fewer a solver has an end sooner without rows for two tensors in one group
 
 
-@dataclass(frozen=True)
+@record
 class Flows:
     """The flows of a tensor in the program: the first of the columns in which its arcs are paid; for each use the
     first of those of its flow (the same where there is one use), and of the rows that balance it at the layouts;
@@ -46,7 +47,7 @@ class Flows:
         return (self.paid, *self.uses) if self.links else self.uses
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ChoiceProgram:
     """The integer program of a graph: `choice[n]` is the first column of node n's choices, and row n takes one of them;
     `memory` says where it knows loads; `shared` has each group of collectives that may run as one, with its column;

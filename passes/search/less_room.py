@@ -7,10 +7,11 @@ may hold a little too much: then less room is asked for, as much less as that wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ...ir.record import record
 from ..layouts.space import Mask
 from .combinable import Combining
 from .dual_ascent import DualAscent
@@ -30,7 +31,7 @@ MOST_LEFT = 10_000  # of those that its relaxation leaves to it
 MOST_WORK = 2_000_000  # columns of all relaxations that are looked at of one, a tenth of a second for 20,000
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class LessRoom:
     """The `limits` of a side with a `share` of the room, as far as rows of a program say it. `by_levels`: whether plans
     of a large problem are looked for by what nodes take of it."""
@@ -53,7 +54,7 @@ class LessRoom:
         return [replace(load, room=load.room * self.share) for load in self.limits.loads(allowed)]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Whole:
     """A `bound` of all plans of a side that keep to limits, and the cheapest that was `found`."""
 

@@ -8,11 +8,11 @@ thousands of choices say little. With the levels settled hardly any choice is le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import Assembly, Model
 from ..layouts.space import Array, Mask
 from .integer_program import ChoiceProgram
@@ -24,7 +24,7 @@ SAME = 1e-6 * ROOM  # bytes that are one level
 LITTLE = 1e-4 * ROOM  # a node whose choices differ by less has no levels
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class LevelProgram:
     """A model whose first columns are those of the program that it is made of; those of its `levels` come after.
     `ranks`: of each the place among them by what it adds at most to any row of memory, the largest last."""
@@ -72,7 +72,7 @@ def level_program(program: ChoiceProgram, left: Model, loads: Sequence[Load]) ->
     return LevelProgram(whole, np.arange(columns, a.columns), ranks)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Taken:
     """What a node takes: the `least` of its choices, and so much `more` with each of the columns `at`."""
 

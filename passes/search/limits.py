@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from ...ir.dataflow import origins
 from ...ir.diagnostics import Diagnostic, size_text
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
@@ -45,7 +46,7 @@ class Limited(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record
 class Held:
     """A value of the program that is held in some layout, in a phase."""
 
@@ -54,7 +55,7 @@ class Held:
     phase: str
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
@@ -139,7 +140,7 @@ class Limits:
         return self._known[key]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class JointLimits:
     """The limits of several phases, all of which a plan keeps to. `combining`: as `Limited` has it."""
 

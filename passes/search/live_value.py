@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..layouts.reshard import worthwhile
 from .graph import Port, Tensor
 from .memory_bounds import Copies, Demand, Freed, MovedBytes, Through, local_bytes
@@ -15,7 +16,7 @@ from .memory_bounds import Copies, Demand, Freed, MovedBytes, Through, local_byt
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@record
 class Use:
     """A port that reads a value: when, as the index of a node, and inside which repeats."""
 
@@ -24,7 +25,7 @@ class Use:
     repeats: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Live:
     """A value at a point: who has read it, reads it, will read it. `inner`: those that do so in a
     repeat around the point but not around the value, for which it was moved before. `still`: whether

@@ -7,11 +7,12 @@ is left out. `derive_memory_bounds` says what is held where.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..layouts.space import Array, Mask
 from .graph import Port, Tensor
 
@@ -21,7 +22,7 @@ LITTLE = 1e-3  # of the room: what is not worth rows of its own
 Pair = tuple[Port, Port]  # where a value is made or read, and where it is read or made
 
 
-@dataclass(frozen=True)
+@record
 class Freed:
     """Products that are never there if one of them is not moved, and nothing `beside`: what else is read with them, and
     would come between as it is moved."""
@@ -48,7 +49,7 @@ def among(rows: Array, some: Array) -> Mask:
     return table[rows]
 
 
-@dataclass(frozen=True)
+@record
 class Through:
     """A value was read at a port for scores that are used later: it is held until then, if between each two ports of
     `scores`, where one of these is made and where it is read, none is moved, and one of what is `moved` is, if that is
@@ -59,7 +60,7 @@ class Through:
     moved: tuple[Pair, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Copies:
     """A value that may be held in several layouts at once. It has been made at the ports `before`, is
     read at `now`, and at `after` later on; what is read later in a layout in which it has been made
@@ -104,7 +105,7 @@ def _settled(port: Port, allowed: Sequence[Mask]) -> int | None:
     return int(rows[0]) if (rows == rows[0]).all() else None
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class MovedBytes:
     """A value that lies at port `there` as at port `here`, or else takes `moved[c]` bytes."""
 
@@ -113,7 +114,7 @@ class MovedBytes:
     moved: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Demand:
     """A value that is held: `bytes[c]` on a chip under choice c of `node`, or what a `trip` of it takes,
     and no less than all of its `copies`. `freed`: products whose second ports are at `node`, with which it is not
@@ -157,7 +158,7 @@ class Demand:
         return Moved(self.node, more, pairs, beside)
 
 
-@dataclass(frozen=True)
+@record
 class PointBound:
     """A program point: the step that runs, None for the start, and what is held besides what is stored. `moving`: not
     as it runs, but some time before, as a value is moved for it, where steps may run in any order."""
@@ -171,7 +172,7 @@ class PointBound:
         return sum(term.least(allowed) for term in self.terms)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Moved:
     """What takes `more[c]` bytes under choice c of `node` if `all_of` some values are moved, or `any_of` others."""
 
@@ -197,7 +198,7 @@ def _is_moved(pair: Pair, chosen: Sequence[int]) -> bool:
     return first != second
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Load:
     """What plans take of `room` bytes at the least: `bytes[n][c]` with choice c of node n, all nodes together, and what
     values take more that are `moved`."""
@@ -225,7 +226,7 @@ def taken_by(loads: Sequence[Load], masks: Sequence[Mask]) -> list[Load]:
     return out
 
 
-@dataclass(frozen=True)
+@record
 class MemoryBounds:
     """What is stored, and what else is held at each point: what is of its own, and what lies `beside` at all, of which
     each choice takes what it takes whatever others are made."""

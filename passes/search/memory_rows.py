@@ -8,12 +8,13 @@ it. So what nodes take in the same rows is a column of its own, and those rows h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import Assembly, Model
 from ..layouts.space import Array
 from .memory_bounds import Load, Moved, Pair
@@ -24,7 +25,7 @@ ROOM = 1e3  # what there is of any memory in the solver's unit, far above its to
 APART = 1.0  # of that unit: what a node takes at the least in a column of what several take
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Part:
     """What nodes take in the same loads: `more[n][c]` above the `least` of node n, in the solver's unit, in each of
     some `loads`."""
@@ -55,7 +56,7 @@ def parts(loads: Sequence[Load]) -> list[Part]:
     return out
 
 
-@dataclass(frozen=True)
+@record
 class _Key:
     """When a node takes more bytes, and which of its choices take as much of them: as `Moved`, without how much."""
 
@@ -80,7 +81,7 @@ def _key(moved: Moved) -> _Key:
     return own if own.own is not None else replace(own, sizes=moved.more.tobytes())
 
 
-@dataclass(frozen=True)
+@record
 class MemoryRows:
     """The rows of a program that say what loads take, those of the loads first, and the columns of what several have in
     common. `moved`: of what is taken if values are moved the first column that says as much, and the choice whose bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from ...cost.network import Network
 from ...cost.ops import busiest
 from ...ir.collective import CollectiveKind
 from ...ir.program import Program
+from ...ir.record import record
 from ..ilp.solver import Settings
 from ..layouts.reshard import KINDS, Arcs, held_bytes, needed, price_arcs, worthwhile
 from ..layouts.space import Array
@@ -24,7 +24,7 @@ from .tree_costs import TreeCosts, Trees
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Moves:
     """Every collective of each tensor as arcs, with its seconds over all repetitions when it runs
     alone; None for a tensor that nothing reads. `groups`: those that may run as one, None where that

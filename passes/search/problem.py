@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.solver import Settings
 from ..layouts.space import Mask
 from .combinable import Groups, Knot
@@ -21,7 +22,7 @@ Floats = NDArray[np.float64]
 SWEEPS = 6  # brings the bound within some hundredths; more would leave less to prove, but take longer than proving it
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Problem:
     """What is to be minimised: `prices[n][c]` for choice c of node n, and the arcs of each tensor.
 
@@ -101,7 +102,7 @@ class Problem:
         return sum(float(n.stored_bytes[c]) for n, c in nodes if n.stored_bytes is not None)
 
 
-@dataclass(frozen=True)
+@record
 class Candidate:
     """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
     of collectives that it runs as one. `combining`: the knots of which it may do so. `detours`: the tensors that do

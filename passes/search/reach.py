@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...ir.record import record
 from ..layouts.space import Mask
 from .dual_ascent import DualAscent
 from .side import Side
@@ -21,7 +21,7 @@ LESS = 0.98  # of the choices that are left, with which it is worth to go on
 SLACK = 1e-9  # relative: bounds are sums, which are rounded
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Reach:
     """The choices of each node, and the arcs of each tensor that is moved, as `side.detours.moves` has them."""
 

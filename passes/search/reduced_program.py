@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.model import Model, inner
 from ..ilp.solver import Answer
 from ..layouts.space import Array, Mask
@@ -22,7 +23,7 @@ Floats = NDArray[np.float64]
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Reduced:
     """The integer program of what is left, which choices and arcs its columns stand for, what its rows of memory
     say, and at which node choices are left out whose images are in it."""
@@ -59,7 +60,7 @@ class Reduced:
         return frozenset(g for g, column in self.program.shared if answer.x[column] > INTEGRAL)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Left:
     """The choices of each node, and the arcs of each tensor, that a plan of at most `price` may have, by the reduced
     costs of a linear relaxation of what `ascent` allows; of one node those that are `standing` for their images."""

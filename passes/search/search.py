@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ...ir.record import record
 from ..layouts.space import too_large
 from ..plan import PROVEN, Cutoff
 from .alike_copies import search_alike
@@ -129,7 +130,7 @@ def _is_too_large(problem: Problem) -> bool:
     return problem.graph.layouts > MAX_LAYOUTS * max(1, len(phases))
 
 
-@dataclass(frozen=True)
+@record
 class _Proven:
     """The cheapest plan of all, whether or not it keeps to the limits, and if it `fits` them."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...ir.record import record
 from .detours import Detours
 from .limits import JointLimits, Limits
 from .problem import Problem
@@ -11,7 +10,7 @@ from .problem import Problem
 MANY_ARCS = 2_500  # over all readers of all values, of a side that is seldom settled otherwise than copy by copy
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Side:
     """All plans of a problem, or where some collectives may run as one, those in which some do, or none."""
 

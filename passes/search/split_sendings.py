@@ -10,12 +10,13 @@ that joins: two collectives in its place would pay two latencies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.sendings import Sending, from_bytes
+from ...ir.record import record
 from ..layouts.reshard import QUICKEST, Arcs
 from ..layouts.space import Array
 from .combinable import ALONE, Groups, groups_in
@@ -23,7 +24,7 @@ from .combinable import ALONE, Groups, groups_in
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Ways:
     """The ways of each group, from how many bytes on and until how many each is the quickest. Of shape [groups, ways];
     those that a group does not have are so for no bytes."""

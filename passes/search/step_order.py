@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ...ir.program import Append, Carry, Stored
+from ...ir.record import record
 from .combinable import Groups, Knot
 from .graph import Graph, Port, Result, Tensor
 
@@ -31,7 +31,7 @@ def joined(groups: Groups, graph: Graph, phase: str) -> Joined:
     return {name: frozenset(names) for names in together.values() if len(names) > 1 for name in names}
 
 
-@dataclass(frozen=True)
+@record
 class StepOrder:
     """The order of the nodes of a phase, of which each `reads` some values, inside `repeats`. `joined`: whose
     collectives may run as one; None where steps may run in any order in which each finds what it reads."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ...cost.products import taken, takers
+from ...ir.record import record
 from ...ir.spmd import SpmdProgram
 
 
-@dataclass(frozen=True)
+@record
 class Takings:
     """Products that may never be there: `products` by the pointwise ops in which they go, and by the products that go
     last the ops that are then written `over` another value."""

@@ -9,7 +9,7 @@ quickest for all of its bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from heapq import heappop, heappush
 from itertools import count
@@ -17,6 +17,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.record import record
 from ..ilp.solver import Settings, solve
 from ..layouts.reshard import NONE
 from ..layouts.space import Array, Mask
@@ -69,7 +70,7 @@ TURNS = 8
 MOST_CLOSED = 16  # sets of arcs at whose full price a tree is looked for
 
 
-@dataclass(frozen=True)
+@record
 class TreeCosts:
     """`arcs[t]`: the arcs of tensor t, in an order in which they can be applied; `groups[t]`: the
     group in which each of them is combined, or ALONE. `price`: of all, each group's latency once."""

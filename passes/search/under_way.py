@@ -12,11 +12,11 @@ that is never there has what is made of it in its place, which takes as much.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from ...ir.record import record
 from .graph import Tensor
 from .memory_bounds import Demand
 from .step_order import StepOrder
@@ -26,7 +26,7 @@ MOST_STEPS = 400  # of a region: each is compared with each
 MOST_CHAINS = 16  # through which something flows
 
 
-@dataclass(frozen=True)
+@record
 class UnderWay:
     """The values of a phase that ops make, its `tensors` by name without what is stored, and the `order` of its steps.
     `scores`: those that may never be there as values; `takings`: products that may not."""

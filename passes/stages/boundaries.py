@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...ir.layout import Layout, format_layout
 from ...ir.program import Pin, PinKind, Program
+from ...ir.record import record
 
 Ends = tuple[tuple[str, tuple[Layout, ...]], ...]  # for each phase the layouts of what is handed on
 
 
-@dataclass(frozen=True)
+@record
 class Lies:
     """The value of a `place` among those that are handed on lies in a layout in a phase; in any other one where it is
     not `held` there."""

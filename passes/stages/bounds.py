@@ -24,6 +24,7 @@ from ...ir.dataflow import appends, defined
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Pin, Program, Repeat, stored_in
+from ...ir.record import record
 from ..choose import choose
 from ..least_held import least_live_bytes, may_fit
 from ..options import Options
@@ -63,7 +64,7 @@ def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:
     return Rounds(bound.calls, micro_batches, wait)
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """How each phase's batch is divided."""
 

@@ -9,18 +9,19 @@ again. Parameters outside of repeats that several stages read, each of them stor
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate, count
 
 from ...ir.dataflow import defined, makes, reads
 from ...ir.program import Kind, Op, Phase, Pin, PinKind, Program, Region, Repeat, Stored, Value, operand_names
+from ...ir.record import record
 from .layers import Segment, of_inputs, repeats_of, segments_of, works_alone
 from .opened import MARK, Opened, Origin, Part, named, renamed_region, repeat_names, with_streams
 
 Items = tuple[Op | Repeat[Op], ...]  # that run one after the other
 
 
-@dataclass(frozen=True)
+@record
 class Stage:
     """A part of a program. `received`: those of its inputs that the stage before hands on; `passed`: its results that
     the next stage gets, in the order of what that receives.

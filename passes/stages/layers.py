@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from ...ir.dataflow import makes, reads
 from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat, Value, operand_names
+from ...ir.record import record
 
 Item = Op | Repeat[Op]
 Types = tuple[tuple[tuple[str, ...], str], ...]  # dims and dtypes of some values, sorted
 Label = tuple[tuple[int, ...], bool]  # a place: the segment before it, and whether that ends there
 
 
-@dataclass(frozen=True)
+@record
 class Segment:
     """Items of a region from `start` up to `end`: one layer, or where one of them is a `repeat` its repetitions, each
     of the layers `inside` if it has several. The layer itself goes from `first` up to `last`; what is around these no
@@ -118,7 +119,7 @@ def _labels(segments: Sequence[Segment], path: tuple[int, ...]) -> Iterator[Labe
             yield own, at + 1 == count
 
 
-@dataclass(frozen=True)
+@record
 class _Finder:
     """Finds the layers of regions. `blocks`: the calls, by the prefixes of their values' names."""
 

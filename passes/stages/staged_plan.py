@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ...cost.stages import Rounds
 from ...ir.mesh import Mesh
+from ...ir.record import record
 from ..lower.insert import insert
 from ..options import Options
 from ..plan import Cutoff, NoPlan, Outcome, Plan, relative_gap
@@ -15,7 +15,7 @@ from .boundaries import Ends
 from .divide import Stage
 
 
-@dataclass(frozen=True)
+@record
 class PlannedStage:
     """A stage and its plan. `options`: those under which it was planned, with pins at its boundaries. `waiting_s`: how
     long a micro-batch of each phase waits for what comes from the host."""
@@ -50,7 +50,7 @@ class PlannedStage:
         return tuple(found)
 
 
-@dataclass(frozen=True)
+@record
 class SplitBound:
     """What every pipeline with batches divided in one way takes at the least: `computing_s` if nothing waits for the
     host, infinite where it was shown that none fits; `fetching_s` if nothing but that takes time."""
@@ -59,7 +59,7 @@ class SplitBound:
     fetching_s: float
 
 
-@dataclass(frozen=True)
+@record
 class StagedPlan:
     """A pipeline along `axis` of `mesh`. `rounds`: how often each phase runs, in how many micro-batches. `price`:
     seconds of all calls of all phases; `bound`: what every pipeline along this axis takes at the least, `splits` those

@@ -47,7 +47,7 @@ def compiled(hardware: Hardware, program: Program = PROGRAM, mesh: str = "4", ov
 
 
 def predicted(one: CompiledPhase) -> Prediction:
-    return predict_phase(one.program, one.spmd, one.estimate, one.hardware)
+    return predict_phase(one.program, one.spmd, one.estimate, one.memory, one.hardware)
 
 
 def test_by_hand() -> None:

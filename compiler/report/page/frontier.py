@@ -7,9 +7,9 @@ to a tenth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log10
 
+from ....ir.record import record
 from ...sweep.answers import Frontier, plotted
 from .mesh_drawing import Text
 
@@ -21,7 +21,7 @@ LABEL = (64.0, 12.0)  # what a label takes
 FORMS = 6  # of marks, and as many colours; more counts of chips, or series, take them again
 
 
-@dataclass(frozen=True)
+@record
 class Mark:
     """A point as drawn: its number in the frontier, its series and its count of chips by number, and where. `best`:
     nothing in its series is both quicker and cheaper."""
@@ -34,7 +34,7 @@ class Mark:
     best: bool
 
 
-@dataclass(frozen=True)
+@record
 class Plot:
     """`lines`: for each series the path through its best points, in SVG's notation; `limits`: a path along what is
     wanted at most. `labels` are of the best points: chips, and sequences in a batch."""
@@ -49,7 +49,7 @@ class Plot:
     labels: tuple[Text, ...]
 
 
-@dataclass(frozen=True)
+@record
 class _Scale:
     """A logarithmic scale from `low` to `high`, drawn from `start` over `length` pixels."""
 

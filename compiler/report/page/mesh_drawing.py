@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice, product
 from math import ceil, isqrt
 
 from ....ir.mesh import Mesh
+from ....ir.record import record
 
 CHARACTER = 6.5  # the width of a character, and a little more
 
 
-@dataclass(frozen=True)
+@record
 class Text:
     """A word and where it stands, in pixels; `anchor` is SVG's. `turned`: it is read from below."""
 
@@ -30,7 +30,7 @@ MOST_CHIPS = 1024  # that are drawn
 ROW = 16  # chips of a mesh of one axis in a row
 
 
-@dataclass(frozen=True)
+@record
 class Cell:
     """A chip: its coordinates in the order of the mesh's axes, and the corner of its square."""
 
@@ -39,7 +39,7 @@ class Cell:
     y: int
 
 
-@dataclass(frozen=True)
+@record
 class MeshDrawing:
     """Chips as squares of `cell` a side. `missing`: how many chips are not drawn, as there are too many."""
 

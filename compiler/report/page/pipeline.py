@@ -4,8 +4,8 @@ waits. Lengths are percent of the time that is drawn."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ....ir.record import record
 from ....passes.batches.batches import Batch
 from ...sweep.schedule import Scheduled
 
@@ -13,7 +13,7 @@ MOST_BATCHES = 120  # that are drawn
 COLOURS = 4
 
 
-@dataclass(frozen=True)
+@record
 class Bar:
     """A batch in a stage: its number, its colour by number, and where."""
 
@@ -23,7 +23,7 @@ class Bar:
     length: float
 
 
-@dataclass(frozen=True)
+@record
 class Drawing:
     """`rows`: the bars of each stage. `batches`: those that are drawn, `left_out` how many follow. `until_s`: the time
     that is drawn."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import fsum
 
 from sympy import Symbol
 
 from ....cost.estimate import MoveCost, OpCost
 from ....ir.program import Kind, stored_in
+from ....ir.record import record
 from ....ir.text.write_spmd import print_spmd
 from ....passes.plan import Outcome
 from ...plan.compiled import CompiledPhase
@@ -23,7 +23,7 @@ from .tensors import Tensor, interest, tensors_of
 from .timeline import Resource, Track, resource_of, tracks
 
 
-@dataclass(frozen=True)
+@record
 class Share:
     """A part of a whole: `percent` of it, from `start_percent` on. `look`: the class that it is drawn in."""
 
@@ -34,7 +34,7 @@ class Share:
     percent: float
 
 
-@dataclass(frozen=True)
+@record
 class PhaseView:
     """One phase. `figures`: names and values of the headline; `time`, `memory`: what makes them up. `sentences`: what
     is said of its rivals, where it has some."""

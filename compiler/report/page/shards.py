@@ -7,9 +7,9 @@ page moves it as others are picked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ....ir.mesh import Mesh
+from ....ir.record import record
 from .mesh_drawing import CHARACTER, Text
 
 WIDTH, STRIP = 216.0, 22.0
@@ -22,7 +22,7 @@ LONGEST = 16  # characters of a dim that are shown
 LEAST_CUT = 2.0  # pixels between lines
 
 
-@dataclass(frozen=True)
+@record
 class Dim:
     """A dim of a tensor: its size, and the axes that cut it with their sizes, major to minor."""
 
@@ -39,7 +39,7 @@ class Dim:
         return ways
 
 
-@dataclass(frozen=True)
+@record
 class Panel:
     """A rectangle of blocks, `rows` down and `columns` to the right; either may be missing.
 
@@ -63,7 +63,7 @@ class Panel:
         return _round(self.width / across), _round(self.height / down)
 
 
-@dataclass(frozen=True)
+@record
 class Drawing:
     """Panels one below the other; the first has the two dims that are cut most."""
 
@@ -128,7 +128,7 @@ def _title(dim: Dim) -> str:
     return f"{name} {dim.size}"
 
 
-@dataclass(frozen=True)
+@record
 class _Level:
     """One axis along a side: where it cuts, and its indices with the middles of what they name."""
 

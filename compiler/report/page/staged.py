@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ....cost.simulate.stages import play
 from ....ir.diagnostics import Diagnostic, size_text
+from ....ir.record import record
 from ...plan.staged import Staged
 from ...plan.tries import Try, outcome_of
 from ...text.terminal import share_text, time_text
@@ -19,7 +19,7 @@ MOST_TURNS = 600  # of all stages together that are drawn
 MOST_CALLS = 3  # of a phase: what comes after is alike
 
 
-@dataclass(frozen=True)
+@record
 class PhaseDrawing:
     """A phase: the bars of each stage for its first calls, until `until_s`; `facts`: what it takes in all."""
 

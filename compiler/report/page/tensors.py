@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from ....cost.estimate import local_bytes
 from ....ir.layout import format_layout
 from ....ir.program import Kind, Repeat, Stored, stored_in, walk
+from ....ir.record import record
 from ....ir.spmd import SpmdProgram, SpmdValue
 from ...plan.compiled import CompiledPhase
 from .shards import Dim, Drawing, dims_of, draw_shards
 
 
-@dataclass(frozen=True)
+@record
 class Tensor:
     """A value as it lies on the mesh. `kind`: of what is stored, None for what is made.
 

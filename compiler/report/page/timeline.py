@@ -7,13 +7,13 @@ could not be seen beside all of its repetitions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from math import fsum
 
 from ....cost.estimate import Estimate, MoveCost, OpCost
 from ....ir.collective import describe
 from ....ir.program import Region, Repeat
+from ....ir.record import record
 from ....ir.spmd import Compute, Move, SpmdProgram, Step
 from ....ir.text.ops import format_op
 from ....ir.verify.fused import runs
@@ -29,7 +29,7 @@ class Resource(StrEnum):
     NONE = ""
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """A step, or a repeat with all that it does.
 
@@ -48,7 +48,7 @@ class Row:
     loop_s: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Track:
     """A region: how often it runs where it stands, what one execution takes, and its steps in order.
 

@@ -70,7 +70,7 @@ def test_the_best_shape_is_found_and_the_others_are_no_better(chips: int, batch:
         one = compile_phase(program, "decode", mesh, Options(grid.hardware[0]))
         prices["x".join(map(str, mesh.sizes))] = one.plan.price
         if "x".join(map(str, mesh.sizes)) == record.slice:
-            expected = predict_phase(program, one.spmd, one.estimate, grid.hardware[0])
+            expected = predict_phase(program, one.spmd, one.estimate, one.memory, grid.hardware[0])
     assert record.latency_s == pytest.approx(min(prices.values()), rel=1e-9)
     assert record.latency_s == expected.seconds and record.hbm_bytes == expected.hbm_bytes
     assert {one.slice for one in record.tried} == set(prices)

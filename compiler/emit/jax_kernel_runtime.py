@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,7 +18,6 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from ...ir.record import record
 from .jax_scores_runtime import attention_in_blocks
 
 try:
@@ -26,7 +26,7 @@ except ImportError:
     triton = None
 
 
-@record
+@dataclass(frozen=True)
 class Tiles:
     """How kernels go over scores: for one of each of `rows` at a time, `height` places of the letter `query`, and for
     these in turn `width` of the letter `context`; of other letters all, as many as a power of two."""

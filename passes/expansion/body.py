@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...ir.choices import Bare, bare_of, boundless, chosen_of, spread
 from ...ir.chosen import Chosen
@@ -19,6 +19,7 @@ from ...ir.program import (
     Op,
     Pin,
     PinKind,
+    Reduce,
     Region,
     Repeat,
     Stored,
@@ -102,7 +103,7 @@ class Body:
     to be multiplied by wherever it is read; `zeros`: those that are subtracted from some before. `reached` and
     `prefixes_reached`: the numbers that names like one have come to. `whole`: results of ops that are whole numbers,
     whatever their dtype. `blocks`: the calls in it, by the prefixes of their names. `bares`: what values are where
-    nothing was chosen, if that is known.
+    nothing was chosen, if that is known. `once`: what functions make of values on their way, by what it is.
     """
 
     context: Context
@@ -122,6 +123,7 @@ class Body:
     prefixes_reached: dict[str, int] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
     bares: dict[str, Bare] = field(default_factory=dict)
+    once: dict[tuple[Op, tuple[str, ...], Dtype, bool], str] = field(default_factory=dict)
     depth: int = 0
     at: Span = START
 
@@ -219,11 +221,16 @@ class Body:
             self.caches.add(value.name)
 
     def emit(self, op: Op, dims: Sequence[str], dtype: Dtype, spreads: bool = False) -> str:
-        """Add an op, whose result has these dims and this dtype; returns the result's name. `spreads`: whether all of
-        the result may count though an operand is chosen.
+        """Add an op, whose result has these dims and this dtype; returns the result's name, or that of the same thing
+        where a function has made it before on its way: two norms of one value sum it once, as compilers see too.
+        `spreads`: whether all of the result may count though an operand is chosen.
 
         Raises Refused where integers would be made of what is not whole.
         """
+        if _is_on_the_way(op):
+            known = self.once.setdefault((replace(op, result=""), tuple(dims), dtype, spreads), op.result)
+            if known != op.result:
+                return known
         self.context.count(1, self.at)
         self.context.measure(dims, op.result, self.at)
         if isinstance(op, Iota | Take):
@@ -311,6 +318,15 @@ class Body:
     def region(self) -> Region[Op]:
         """What the body has become."""
         return Region(tuple(self.stored), tuple(self.items))
+
+
+def _is_on_the_way(op: Op) -> bool:
+    """Whether an op is one of those of which a function makes its result, and reduces a value or maps what is reduced.
+    What is made of no value, as angles of places are, is made as it is needed, in any layout."""
+    if "." not in op.result or not operand_names(op):
+        return False
+    sums = isinstance(op, Einsum) and not {i for own in op.indices for i in own} <= {*op.output}
+    return sums or isinstance(op, Map | Reduce)
 
 
 def _typed(value: Value) -> str:

@@ -165,6 +165,24 @@ def test_norms() -> None:
     np.testing.assert_allclose(found, centred / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * w + b)
 
 
+def test_what_two_functions_sum_alike_is_summed_once() -> None:
+    inputs, x, w = "x: f32[B,E], w: f32[E], b: f32[E]", data("B", "E", seed=1), data("E", seed=2)
+    body = """  n = layernorm(x, w, b, over=E)
+  m = layernorm(2 * x, w, over=E) + rmsnorm(x, b, over=E, eps=0.5)
+  return n + m + mean(2 * x, over=E) * layernorm(x, b, over=E)"""
+    source = Source("test.esti", f"dim B = 2, E = 4\nmain({inputs}) {{\n{body}\n}}")
+    sums = [op for op in expand(parse(source), source).body.items if isinstance(op, Einsum)]
+    assert len(sums) == 4  # x and x * x, and the same of 2 * x
+    b = data("E", seed=3)
+
+    def normed(y: Array) -> Array:
+        return (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-6)
+
+    other = x / np.sqrt((x * x).mean(-1, keepdims=True) + 0.5) * b
+    wanted = normed(x) * w + b + normed(2 * x) * w + other + 2 * x.mean(-1, keepdims=True) * normed(x) * b
+    assert run(body, inputs, x=x, w=w, b=b) == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
 def test_what_does_not_vary_has_a_norm() -> None:
     """Though its variance comes out below 0 here and there, as it is rounded."""
     x = np.linspace(0.1, 3, 8).reshape(2, 1, 4).repeat(3, axis=1)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from attending import CASES, emitted, ragged
@@ -206,7 +207,7 @@ def test_a_kernel_passes_by_tiles_in_which_nothing_is_seen_and_no_others(seed: i
     window = last - int(rng.integers(0, places))
     letters = "L" if last.ndim == 1 else "BL"
     limits: Any = [("M", position, letters, last), (letters, window, "M", position)]
-    first, after = map(np.asarray, shown_tiles(tiles, limits))
+    first, after = map(np.asarray, jax.jit(lambda: shown_tiles(tiles, limits))())
     seen: Any = (position <= last[..., None]) & (window[..., None] <= position)
     seen = seen.any(0) if seen.ndim == 3 else seen
     assert len(first) == len(after) == -(-queries // height)

@@ -114,15 +114,17 @@ def test_rows_are_multiplied_by_the_matrix_of_their_expert(
     experts, terms, columns = matrices
     ends = np.sort(rng.integers(0, rows - 2, experts - 1))
     sizes = np.diff([0, *ends, rows - 3])
-    a = jnp.asarray(rng.standard_normal((rows, terms)), jnp.float32)
-    codes = jnp.asarray(rng.standard_normal(matrices) * (30 if "int" in kind else 1), jnp.float32).astype(kind)
+    a = rng.standard_normal((rows, terms)).astype(np.float32)
+    codes = (rng.standard_normal(matrices) * (30 if "int" in kind else 1)).astype(np.float32).astype(jnp.dtype(kind))
     shape = (experts, terms // groups[0], columns // groups[1])
-    scales = [jnp.asarray(2.0 ** rng.integers(-3, 3, shape), jnp.float32).astype(scale)] if scale else []
+    scales = [(2.0 ** rng.integers(-3, 3, shape)).astype(np.float32).astype(jnp.dtype(scale))] if scale else []
     at = Routing(None, (), 1, rows, 1, (), None, None, jnp.asarray(sizes))
-    found = jax.jit(lambda a, codes, *scales: expert_dot_in_kernel(a, codes, at, jnp.float32, *scales))(
-        a, codes, *scales
-    )
-    numbers = np.asarray(decoded(codes, jnp.float32, *scales))
+
+    @jax.jit
+    def both(a: jax.Array, codes: jax.Array, *scales: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return expert_dot_in_kernel(a, codes, at, jnp.float32, *scales), decoded(codes, jnp.float32, *scales)
+
+    found, numbers = map(np.asarray, both(a, codes, *scales))
     expert = np.repeat(np.arange(experts), sizes)
     wanted = np.einsum("rt,rtc->rc", a[: len(expert)], numbers[expert])
     assert found.shape == (rows, columns) and found.dtype == jnp.float32

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...cost.hardware import Host
 from ...ir.diagnostics import size_text
 from ...passes.plan import Outcome
 from ..plan.compiled import CompiledPhase
@@ -25,9 +26,19 @@ def offload_text(found: Offloaded) -> str:
 def _lines(found: Offloaded) -> Iterator[str]:
     host = found.compiled[0].hardware.host
     assert host is not None, "`compile_offloaded` refuses hardware without a host"
-    if not found.streamed:
-        yield "Streams: none, the chips hold all"
-        return
+    if found.streamed:
+        yield from _streams(found, host)
+    else:
+        yield "Streams: none, the chips hold all; of plans with streams and without"
+    yield f"  bound         {bound_text(found.bound)}{SAME_LAYERS if found.bound else ''}"
+    if found.outcome is Outcome.OPTIMAL:
+        yield f"  status        optimal{SAME_LAYERS}: {PROOF}"
+    else:
+        yield f"  status        feasible: {gap_text(found.gap, SAME_LAYERS)}"
+
+
+def _streams(found: Offloaded, host: Host) -> Iterator[str]:
+    """What is streamed, and what that takes."""
     yield f"Streams: {found.what} of {found.streamed} of {found.layers} layers, {_ahead(found.ahead)}"
     size = max(one.host_bytes for one in found.compiled)
     below = max(0.0, size - host.dram_bytes)
@@ -43,11 +54,6 @@ def _lines(found: Offloaded) -> Iterator[str]:
             rows.append((name, *sizes, comes, by, time_text(fetch.step_s), waits))
     yield from table(rows, 1)
     yield f"  with waiting  {time_text(found.price, 6)}"
-    yield f"  bound         {bound_text(found.bound)}{SAME_LAYERS if found.bound else ''}"
-    if found.outcome is Outcome.OPTIMAL:
-        yield f"  status        optimal{SAME_LAYERS}: {PROOF}"
-    else:
-        yield f"  status        feasible: {gap_text(found.gap, SAME_LAYERS)}"
 
 
 def offload_data(found: Offloaded) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...ir.diagnostics import size_text
 from ...passes.plan import Outcome
+from ..plan.compiled import Compilation
 from ..plan.shapes import mesh_name
 from ..plan.staged import Staged
 from ..plan.tries import Try, least_bound, outcome_of
@@ -19,7 +20,8 @@ ROUNDING = 1e-12  # errors below are those of sums in another order, which depen
 
 
 def tries_text(found: Sequence[Try]) -> str:
-    """What was tried, the quickest first, as a table."""
+    """What was tried, the quickest first, as a table; of a pipeline it is said there whether it is proven quickest of
+    all, and of a plan without stages here."""
     rows = [("mesh", "stages", "micro-batches", "all calls", "beside the best")]
     for one in found:
         along = "-" if one.axis is None else f"{one.mesh.size(one.axis)} along {one.axis}"
@@ -34,7 +36,24 @@ def tries_text(found: Sequence[Try]) -> str:
         micro = ", ".join(str(each.micro_batches) for _, each in rounds) or "-"
         beside = f"{one.price / found[0].price:.3f}"
         rows.append((mesh_name(one.mesh), along, micro, time_text(one.price), beside))
-    return "\n".join(["Pipelines, quickest first", *table(rows, 3)]) + "\n"
+    first = found[0].found
+    proof = [] if first is None or isinstance(first, Staged) else _proof(found, SAME_LAYERS if _streams(first) else "")
+    return "\n".join(["Pipelines, quickest first", *table(rows, 3), *proof]) + "\n"
+
+
+def _streams(found: Compilation) -> bool:
+    return any(fetch.streamed for one in found for fetch in one.estimate.fetches)
+
+
+def _proof(found: Sequence[Try], among: str) -> Iterator[str]:
+    """Whether the first of some tries is proven the quickest of all."""
+    outcome, gap = outcome_of(found)
+    yield f"  objective  {time_text(found[0].price, 6)}: all calls of all phases"
+    yield f"  bound      {bound_text(least_bound(found))}"
+    if outcome is Outcome.OPTIMAL:
+        yield f"  status     optimal{among}: {PROOF}"
+    else:
+        yield f"  status     feasible: {gap_text(gap, among)}"
 
 
 def staged_text(staged: Staged, found: Sequence[Try]) -> str:
@@ -83,14 +102,7 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
         rows.append((str(n + 1), str(planned.stage.layers), *cells, *held_texts))
     yield from table(rows, 0)
     yield ""
-    outcome, gap = outcome_of(found)
-    among = among_text(staged)
-    yield f"  objective  {time_text(plan.price, 6)}: all calls of all phases"
-    yield f"  bound      {bound_text(least_bound(found))}"
-    if outcome is Outcome.OPTIMAL:
-        yield f"  status     optimal{among}: {PROOF}"
-    else:
-        yield f"  status     feasible: {gap_text(gap, among)}"
+    yield from _proof(found, among_text(staged))
     yield from _rates(staged)
     yield from _checked(staged)
 

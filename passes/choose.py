@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from ..cost.estimate import estimate
 from ..cost.network import Network
-from ..ir.diagnostics import InputError
-from ..ir.mesh import Mesh
+from ..ir.diagnostics import InputError, fail
+from ..ir.mesh import Mesh, part_of
 from ..ir.program import Program
 from .expansion.combinations import Combinations
 from .expansion.orders import Orders
@@ -36,12 +36,16 @@ LARGE = 10_000  # columns of a problem of which few combinations are planned, an
 
 def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
     """The proven cheapest plan of one phase, or of several together; with `options.parts` on the mesh, or on it with
-    axes in parts, where that is cheaper. Raises as `choose_on` does."""
+    axes in parts, where that is cheaper. Raises as `choose_on` does, and InputError where all axes that could be split
+    have the parts that they keep."""
     if not options.parts:
         return choose_on(program, phases, mesh, options)
     names = [phases] if isinstance(phases, str) else list(phases)
     orders = Orders(program)
     programs = {name: orders.ordered(name) for name in names}
+    if mesh.divisible and all(part_of(name) != name for name in mesh.divisible):
+        hint = "leave them out, and parts are looked for, or do not ask for parts"
+        raise fail(f"The axes of {mesh} keep the parts that they have.", hint=hint)
     finer = in_parts(programs, mesh)
     plain = replace(options, parts=False)
     if finer == mesh:

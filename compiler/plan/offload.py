@@ -26,7 +26,7 @@ from ...passes.stages.divide import layers_of
 from .compiled import Compilation
 from .pipeline import compile_phases
 from .serving import serving
-from .staged import STREAMED
+from .staged import streamed_what
 from .streamed_layers import streaming
 from .streamed_plans import Plans
 from .tensor_sets import quickest
@@ -82,8 +82,7 @@ class Offloaded:
     @property
     def what(self) -> str:
         """What is streamed, in words."""
-        words = [word for kind, word in STREAMED.items() if kind in self.kinds]
-        return " and ".join([*words, *self.placed, *self.tensors])
+        return streamed_what([one.spmd for one in self.compiled])
 
 
 @record

@@ -95,6 +95,14 @@ def test_it_says_what_is_streamed_and_what_that_takes(compiled):
     )
 
 
+def test_kinds_that_a_model_has_not_are_not_streamed(compiled):
+    Path("tiny.esti").write_text(LAYERS)
+    Path("small.toml").write_text(HOST.replace("400e3", "75e3"))
+    found = compiled("--phase", "main", "--offload", "auto")
+    assert found.exit_code == 0, found.output
+    assert "Streams: weights of " in found.stdout
+
+
 def test_a_tensor_is_placed_by_a_pin(compiled):
     Path("places.pins").write_text("place layer.Wi host\nplace layer.keys host  # and written back\n")
     Path("small.toml").write_text(HOST.replace("400e3", "4e6"))

@@ -48,6 +48,18 @@ def test_the_longest_parts_are_split_first(mesh: str, finer: str) -> None:
     assert in_parts({"main": program}, Mesh.parse(mesh)) == Mesh.parse(finer)
 
 
+@pytest.mark.parametrize(
+    ("mesh", "kept"), [("x=2x4", True), ("x=2x4,y=3", True), ("x=2x4,y=4", False), ("x=2x2x2", False)]
+)
+def test_where_no_axis_is_looked_at_that_could_be_split_it_is_said(mesh: str, kept: bool) -> None:
+    program = load("examples/feed-forward.esti")
+    if kept:
+        with pytest.raises(InputError, match="keep the parts that they have"):
+            choose(program, "main", Mesh.parse(mesh), options())
+    else:
+        choose(program, "main", Mesh.parse(mesh), options())
+
+
 def on_four(seed: int) -> Case | None:
     """A generated program on an axis of 4, and one of 2 if it came on three axes; None where memory is short."""
     case = generate(seed)
@@ -101,7 +113,7 @@ def test_pins_name_whole_axes_and_parts() -> None:
 
     def pinned(mesh: str, text: str) -> tuple[Mesh, Layout]:
         pins = parse_pins(Source("test.pins", text), program)
-        plan = choose(program, "main", Mesh.parse(mesh), replace(options(), pins=pins))
+        plan = choose(program, "main", Mesh.parse(mesh), replace(options(parts="x" not in mesh), pins=pins))
         return plan.mesh, dict(plan.stored)["Wi"]
 
     mesh, layout = pinned("gpu=8", "stored Wi [E/gpu, F]")

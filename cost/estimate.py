@@ -119,12 +119,15 @@ class Estimate:
 @record
 class Scale:
     """What stands for the size of a dim and for that of an axis: fractions, or symbols. `numbers`: the same as numbers,
-    where these are symbols. `mean`: what stands for the size of a dim where ops are timed, None where that is `dim`."""
+    where these are symbols. `mean`: what stands for the size of a dim where ops are timed, None where that is `dim`.
+    `ratio`: what stands for one of two whole numbers; a float where sizes are arrays of floats, which a fraction would
+    be multiplied with one by one."""
 
     dim: Callable[[str], Any]
     axis: Callable[[str], Any]
     numbers: Scale | None = None
     mean: Callable[[str], Any] | None = None
+    ratio: Callable[[int, int], Any] = Fraction
 
     @property
     def timed(self) -> Scale:
@@ -142,7 +145,7 @@ class Scale:
     def local_bytes(self, value: SpmdValue) -> Any:
         """The bytes that a chip holds of a value, exactly; of a chosen one what is kept."""
         sizes = (self.local(d, axes) for d, axes in zip(value.dims, value.layout.dims, strict=True))
-        return math.prod(sizes, start=Fraction(value.dtype.bits, 8)) * held_share(value.chosen, self.dim)
+        return math.prod(sizes, start=self.ratio(value.dtype.bits, 8)) * held_share(value.chosen, self.dim)
 
     def load(self, layouts: Sequence[SpmdValue], mesh: Mesh) -> Any:
         """How many times the mean of its chosen entries the chip has that has most of a value, in that of some layouts

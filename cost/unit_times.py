@@ -7,6 +7,7 @@ its blocks count as they are: nothing is said of what padding them would take.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import truediv
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,7 @@ class Unit:
 
 def unit_times(spmd: SpmdProgram, hardware: Hardware, sizes: Mapping[str, Floats]) -> tuple[Unit, ...]:
     """The units of a program in order; `sizes`: of some dims, all arrays of one length. Others keep theirs."""
-    own = {dim: float(size) for dim, size in spmd.sizes} | dict(sizes)
-    scale = Scale(own.__getitem__, {axis: float(size) for axis, size in spmd.mesh.axes}.__getitem__)
+    scale = float_scale(spmd, sizes)
     network, count = Network(hardware, spmd.mesh), len(next(iter(sizes.values())))
     repeats = _units(spmd)
     unit_of = {name: n for n, (_, names) in enumerate(repeats) for name in names}
@@ -54,6 +54,13 @@ def unit_times(spmd: SpmdProgram, hardware: Hardware, sizes: Mapping[str, Floats
     handed = _handed([repeat for repeat, _ in repeats], spmd, scale, count)
     names = [repeat.name if repeat else None for repeat, _ in repeats]
     return tuple(Unit(*each) for each in zip(names, seconds, handed, strict=True))
+
+
+def float_scale(spmd: SpmdProgram, sizes: Mapping[str, Floats]) -> Scale:
+    """Sizes as floats: of some dims `sizes`, arrays of one length, of others those of a program."""
+    own = {dim: float(size) for dim, size in spmd.sizes} | dict(sizes)
+    axes = {axis: float(size) for axis, size in spmd.mesh.axes}
+    return Scale(own.__getitem__, axes.__getitem__, ratio=truediv)
 
 
 def _array(numbers: Any, count: int) -> Floats:

@@ -23,11 +23,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from ...cost.estimate import Scale
 from ...cost.flops import product_flops
 from ...cost.hardware import Hardware
 from ...cost.network import Network
-from ...cost.unit_times import Floats, Unit, unit_times
+from ...cost.unit_times import Floats, Unit, float_scale, unit_times
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
@@ -130,12 +129,9 @@ class BatchTimes:
     def _share(self, cache: str, sizes: Mapping[str, Floats]) -> Floats:
         """What a chip holds of a cache of such sizes, beside what it holds of the one that was planned."""
         spmd = self.compiled.spmd
-        planned, axes = {dim: float(size) for dim, size in spmd.sizes}, {a: float(size) for a, size in spmd.mesh.axes}
-        held = [
-            np.asarray(Scale(own.__getitem__, axes.__getitem__).local_bytes(spmd.table()[cache]), dtype=np.float64)
-            for own in (planned | dict(sizes), planned)
-        ]
-        return held[0] / held[1]
+        held = [float_scale(spmd, own).local_bytes(spmd.table()[cache]) for own in (sizes, {})]
+        share: Floats = np.asarray(held[0] / held[1], dtype=np.float64)
+        return share
 
     def _kept(self, cached: Floats) -> dict[str, Floats]:
         """The slots that hold what is seen of so many cached tokens by those that follow them."""

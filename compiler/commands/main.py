@@ -51,8 +51,9 @@ class LazyGroup(TyperGroup):
         if cmd_name not in LATE:
             return None
         module = import_module(LATE[cmd_name][0], __package__)
-        gc.freeze()  # what has been imported is no garbage
-        gc.enable()
+        if not gc.isenabled():
+            gc.freeze()  # what has been imported is no garbage
+            gc.enable()
         own = getattr(module, f"{cmd_name}_app", None)
         if own is None:
             own = typer.Typer(**PLAIN)

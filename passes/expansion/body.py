@@ -123,7 +123,7 @@ class Body:
     prefixes_reached: dict[str, int] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
     bares: dict[str, Bare] = field(default_factory=dict)
-    once: dict[tuple[Op, tuple[str, ...], Dtype, bool], str] = field(default_factory=dict)
+    once: dict[tuple[Op, Dtype, bool], str] = field(default_factory=dict)
     depth: int = 0
     at: Span = START
 
@@ -228,7 +228,7 @@ class Body:
         Raises Refused where integers would be made of what is not whole.
         """
         if _is_on_the_way(op):
-            known = self.once.setdefault((replace(op, result=""), tuple(dims), dtype, spreads), op.result)
+            known = self.once.setdefault((replace(op, result=""), dtype, spreads), op.result)
             if known != op.result:
                 return known
         self.context.count(1, self.at)

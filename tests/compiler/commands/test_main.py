@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+
+from typer.testing import CliRunner
+
+from escc.compiler.commands.main import app
 
 END = """
 import atexit, gc, sys
@@ -17,3 +22,12 @@ run()
 def test_no_garbage_is_looked_for_at_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", END], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0 and done.stdout.endswith("\nTrue\n"), done.stdout + done.stderr
+
+
+def test_garbage_is_looked_for_as_soon_as_a_command_is_there() -> None:
+    gc.disable()  # as the entry point has it
+    try:
+        assert CliRunner().invoke(app, ["models"]).exit_code == 0
+        assert gc.isenabled()
+    finally:
+        gc.enable()

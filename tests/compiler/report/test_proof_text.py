@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from programs import TINY_DECODER
 
 from escc.compiler.plan.offload import Offloaded, compile_offloaded
 from escc.compiler.plan.pipeline import compile_phases, parse
@@ -17,18 +18,6 @@ from escc.cost.hardware import Hardware, Host
 from escc.ir.mesh import Mesh
 from escc.passes.options import Options
 
-LAYERS = """
-model "layers"
-dim B = 8, E = 64, F = 128
-block layer(x: bf16[B,E]) -> bf16[B,E] {
-  param Wi: bf16[E,F]
-  param Wd: bf16[F,E]
-  h[B,F] = x[B,E] * Wi[E,F]
-  d[B,E] = h[B,F] * Wd[F,E]
-  return x + d
-}
-main(x: bf16[B,E]) { return repeat 2 layer(x) }
-"""
 HOST = Host(dram_bytes=1e11, dram_bytes_per_s=2e11, link_bytes_per_s=2e10, host_chips=2)
 MESH, OPTIONS = Mesh.parse("gpu=2"), Options(replace(Hardware.load("v100"), host=HOST))
 
@@ -37,7 +26,7 @@ MESH, OPTIONS = Mesh.parse("gpu=2"), Options(replace(Hardware.load("v100"), host
     ("least", "status"), [(0.9, "feasible: the optimum may be up to 10.00% lower"), (1.0, "optimal: ")]
 )
 def test_a_plan_without_stages_is_proven_among_all_ways(least: float, status: str) -> None:
-    found = compile_phases(parse(LAYERS), ["main"], MESH, OPTIONS)
+    found = compile_phases(parse(TINY_DECODER), ["decode"], MESH, OPTIONS)
     tried = Try(MESH, None, found, 2.0, 2.0), Try(MESH, "gpu", None, float("inf"), 2 * least, beaten=True)
     *_, objective, bound, said = tries_text(tried).splitlines()
     assert objective.split() == ["objective", "2.00000", "s:", "all", "calls", "of", "all", "phases"]
@@ -46,7 +35,7 @@ def test_a_plan_without_stages_is_proven_among_all_ways(least: float, status: st
 
 
 def test_where_nothing_streams_it_is_said_what_is_proven_of_streams() -> None:
-    found = compile_offloaded(parse(LAYERS), ["main"], MESH, OPTIONS, Offload.WEIGHTS, 1)
+    found = compile_offloaded(parse(TINY_DECODER), ["decode"], MESH, OPTIONS, Offload.WEIGHTS, 1)
     assert found.streamed == 0
     assert _status(found) == offload_data(found)["status"] == "optimal"
     wide = replace(found, bound=0.75 * found.price)

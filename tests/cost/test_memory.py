@@ -579,7 +579,7 @@ def test_the_peak_is_that_of_the_unrolled_program(text: str) -> None:
     ("name", "phase", "chips"),
     [
         ("palm-540b.esti", "decode", "4x4x4"),
-        ("palm-540b.esti", "prefill", "8x8"),
+        ("palm-540b.esti", "prefill", "4x16"),
         ("feed-forward.esti", "main", "2x2"),
     ],
 )

@@ -110,7 +110,8 @@ class Bounds:
     def unlike(self) -> tuple[tuple[int, Program], ...]:
         """The same with one for all that differ in names alone, of which no pin is."""
         first: dict[Program, Program] = {}
-        every = [(count, layer, layer if self.options.pins else numbered(layer)) for count, layer in self.parts]
+        pinned = self.options.pins or self.program.pins
+        every = [(count, layer, layer if pinned else numbered(layer)) for count, layer in self.parts]
         return tuple((count, first.setdefault(key, layer)) for count, layer, key in every)
 
     @cached_property
@@ -340,8 +341,8 @@ class Bounds:
     def _layer_s(self, layer: Program, counted: Counted, part: float) -> float:
         """What a layer takes at the least by itself, or a repetition of several, if it may store so much."""
         times = {phase: (micro_batches, times) for phase, micro_batches, times in counted}
-        free = replace(self.options, capacity_bytes=math.inf, pins=self.pins_inside(layer), work=Work())
-        timed = turns(layer, self.batch, times)
+        free = replace(self.options, capacity_bytes=math.inf, pins=(), work=Work())
+        timed = turns(replace(layer, pins=self.pins_inside(layer)), self.batch, times)
         with suppress(NoPlan):  # so many layers fit nowhere; which stage is too large is said of the stage
             return choose(timed, [*times], self.inner, replace(free, stored_bytes=part)).least
         return choose(timed, [*times], self.inner, free).least
@@ -375,10 +376,12 @@ class Bounds:
         return found
 
     def pins_inside(self, layer: Program) -> tuple[Pin, ...]:
-        """The pins that hold in every repetition of a layer: those of what is handed to it would be paid for each."""
+        """The pins of the program and of the options that hold in every repetition of a layer: those of what is handed
+        to it would be paid for each."""
         inside = {name for item in layer.body.items if isinstance(item, Repeat) for name in defined(item.body)}
         inside |= {item.result for item in layer.body.items if not isinstance(item, Repeat)}
-        return tuple(one for one in self.options.pins if one.value in inside and (one.op is None or one.op in inside))
+        every = (*layer.pins, *self.options.pins)
+        return tuple(one for one in every if one.value in inside and (one.op is None or one.op in inside))
 
     def fetched_s(self, program: Program, of: Turns) -> float:
         """What a micro-batch waits at the least for what comes to the chips of one stage at a time, and goes back."""

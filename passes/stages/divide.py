@@ -13,7 +13,20 @@ from dataclasses import field, replace
 from itertools import accumulate, count
 
 from ...ir.dataflow import defined, makes, reads
-from ...ir.program import Kind, Op, Phase, Pin, PinKind, Program, Region, Repeat, Stored, Value, operand_names
+from ...ir.program import (
+    Kind,
+    Op,
+    Phase,
+    Pin,
+    PinKind,
+    Program,
+    Region,
+    Repeat,
+    Stored,
+    Value,
+    operand_names,
+    stored_in,
+)
 from ...ir.record import record
 from .layers import Segment, of_inputs, repeats_of, segments_of, works_alone
 from .opened import MARK, Opened, Origin, Part, named, renamed_region, repeat_names, with_streams
@@ -205,10 +218,13 @@ def _repetition(program: Program, item: Repeat[Op], stored: Mapping[str, Stored]
 
 
 def _alone(program: Program, items: Items, results: Sequence[str], stored: Mapping[str, Stored]) -> Program:
-    """A program of some items, which reads what is around them."""
+    """A program of some items, which reads what is around them. Pins say how what it stores and hands out lies, and not
+    what it reads of others, or hands out by them."""
     read = dict.fromkeys(_reads(items))
     body: Region[Op] = Region(tuple(stored.get(name, Stored(name, Kind.INPUT)) for name in read), items)
-    return _program(program, body, tuple(results), program.table())
+    alone = _program(program, body, tuple(results), program.table())
+    kept = {*results, *(one.value for one in stored_in(program.body))}
+    return replace(alone, pins=tuple(pin for pin in alone.pins if pin.kind is not PinKind.STORED or pin.value in kept))
 
 
 def numbered(program: Program) -> Program:

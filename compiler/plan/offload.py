@@ -232,7 +232,7 @@ def on_meshes(
 
         try:
             if best_batch:
-                best, *others = most_sequences(program, mesh.chips, planned)
+                best, *others = most_sequences(program, mesh.chips, planned, pinned_ways(program, mesh))
                 again = planned(of_batch(program, best.batch), math.inf, effort=options.settings.effort)
                 found.append((Batched(best.batch, *again), *others))
             else:
@@ -263,6 +263,14 @@ def cut_off_by(calls: int) -> Iterator[None]:
 def _batch(program: Program, phases: Sequence[str]) -> int:
     """The sequences of the last phase."""
     return dict(program.phase(phases[-1]).sizes)[serving(program).batch]
+
+
+def pinned_ways(program: Program, mesh: Mesh) -> int:
+    """What batches have to divide by for all pins of a program to hold: in so many parts these split them."""
+    dim, table = serving(program).batch, program.table()
+    every = (zip(table[pin.value].dims, pin.layout.dims, strict=True) for pin in program.pins if pin.value in table)
+    split = (axes for pairs in every for name, axes in pairs if name == dim and set(axes) <= set(mesh.names))
+    return math.lcm(*(mesh.size(*axes) for axes in split))
 
 
 def of_batch(program: Program, batch: int) -> Program:

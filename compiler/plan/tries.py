@@ -17,7 +17,7 @@ from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from ...passes.task import alike_axes
 from .compiled import Compilation
-from .offload import OF_MANY, Batched, calls_of, compile_offloaded, cut_off_by, most_sequences, of_batch
+from .offload import OF_MANY, Batched, calls_of, compile_offloaded, cut_off_by, most_sequences, of_batch, pinned_ways
 from .pipeline import compile_phases, with_runs
 from .staged import Staged, compile_staged
 from .staged_offload import compile_streamed_stages
@@ -110,15 +110,16 @@ def most_sequences_staged(
     ahead: int = 1,
 ) -> tuple[Batched[tuple[Try, ...]], ...]:
     """The batches that were tried for the most sequences a second, each with `tries` of it: as `most_sequences` has it,
-    of as many sequences as all micro-batches divide. The one with the most is tried once
-    more, with all the effort that one search may take. Raises as `tries` does."""
+    of as many sequences as all micro-batches divide, and pins each of these. The one with the most is tried once more,
+    with all the effort that one search may take. Raises as `tries` does."""
 
     def planned(sized: Program, below: float, effort: float = OF_MANY) -> tuple[tuple[Try, ...], float]:
         own = replace(options, settings=replace(options.settings, effort=effort))
         found = tries(sized, phases, meshes, own, stages, micro_batches, offload=offload, ahead=ahead, below=below)
         return found, found[0].price
 
-    best, *others = most_sequences(program, meshes[0].chips, planned, math.lcm(*micro_batches.values()))
+    step = math.lcm(*micro_batches.values()) * pinned_ways(program, meshes[0])
+    best, *others = most_sequences(program, meshes[0].chips, planned, step)
     again, price = planned(of_batch(program, best.batch), math.inf, options.settings.effort)
     return Batched(best.batch, again, price), *others
 

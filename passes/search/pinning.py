@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean
 from ...ir.layout import Layout, Reduction, spelled_out, unsplittable
 from ...ir.mesh import Mesh
-from ...ir.program import Carry, Pin, PinKind, Stored
+from ...ir.program import Carry, Pin, PinKind, Program, Stored
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from ..plan import NoPlan, Outcome
@@ -32,7 +33,7 @@ def apply_pins(graph: Graph, pins: Sequence[Pin], sizes: Mapping[str, int], mesh
         row = tensor.space.index(pin.layout)
         why, hint = _misfit(pin, tensor, row, sizes, mesh)
         if why is not None:
-            findings.append(Diagnostic(f"The pin `{pin.text[:SHOWN]}` cannot hold: {why}.", hint=hint))
+            findings.append(_cannot_hold(pin, why, hint))
             continue
         for port in _pinned_ports(pin, graph, tensor):
             allowed = kept[port.node] & (port.rows == row)
@@ -43,13 +44,27 @@ def apply_pins(graph: Graph, pins: Sequence[Pin], sizes: Mapping[str, int], mesh
             others = [p.text[:SHOWN] for p in held[port.node]]
             beside = f", beside the pin `{'`, `'.join(others)}`" if others else ""
             node = graph.nodes[port.node].name
-            findings.append(
-                Diagnostic(f"The pin `{pin.text[:SHOWN]}` cannot hold: no way to run `{node}` has it{beside}.")
-            )
+            findings.append(_cannot_hold(pin, f"no way to run `{node}` has it{beside}"))
             break
     if findings:
         raise InputError(findings)
     return restrict(graph, kept)
+
+
+def undivided(program: Program, phase: str, pins: Sequence[Pin], mesh: Mesh) -> list[Diagnostic]:
+    """Which pins cannot hold in a phase since their axes do not divide its sizes; of axes that the mesh has."""
+    sizes, table = dict(program.phase(phase).sizes), program.table()
+    found = []
+    for pin in pins:
+        axes = {*itertools.chain(*pin.layout.dims)}
+        if pin.phase in (None, phase) and pin.value in table and axes.issubset(mesh.names):
+            reason = unsplittable(table[pin.value].dims, pin.layout, sizes, mesh)
+            found += [] if reason is None else [_cannot_hold(pin, reason)]
+    return found
+
+
+def _cannot_hold(pin: Pin, why: str, hint: str | None = None) -> Diagnostic:
+    return Diagnostic(f"The pin `{pin.text[:SHOWN]}` cannot hold: {why}.", hint=hint)
 
 
 def bar(graph: Graph, barred: Sequence[Pin]) -> Graph:

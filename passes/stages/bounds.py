@@ -21,14 +21,16 @@ from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
 from ...cost.streams import least_fetched_s, least_stored_bytes
 from ...ir.dataflow import appends, defined
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Pin, Program, Repeat, stored_in
 from ...ir.record import record
 from ..choose import choose
+from ..expansion.orders import Orders
 from ..least_held import least_live_bytes, may_fit
 from ..options import Options
 from ..plan import NoPlan, Work
+from ..search.pinning import undivided
 from .divide import Stage, divide, inside_layers, layer_parts, layer_programs, numbered, turns, without_layers
 from .layers import place_kinds, segments_of, stored_by_one
 
@@ -145,8 +147,9 @@ class Bounds:
         return {layers: divide(self.program, layers, self.segments) for layers in every}
 
     def splits(self, asked: Mapping[str, int]) -> list[Split]:
-        """The ways to divide the batches. Raises InputError where one does not divide as asked."""
-        every = []
+        """The ways to divide the batches, but for those that leave a micro-batch which pins would split further than it
+        divides. Raises InputError where one does not divide as asked, and where none is left."""
+        every, findings = [], list[Diagnostic]()
         for phase in self.phases:
             size = dict(self.program.phase(phase).sizes)[self.batch]
             counts = [n for n in range(1, size + 1) if size % n == 0]
@@ -155,8 +158,23 @@ class Bounds:
                     f"{asked[phase]} micro-batches do not divide the batch of phase `{phase}`, {self.batch} = {size}.",
                     hint=f"it divides by {', '.join(map(str, counts[:12]))}",
                 )
-            every.append([(phase, rounds_of(self.program, phase, asked.get(phase, m))) for m in counts])
-        return [Split(rounds) for rounds in dict.fromkeys(product(*every))]
+            counts = [asked[phase]] if phase in asked else counts
+            held = [n for n in counts if not self._refused_pins(phase, n)]
+            findings += [] if held else self._refused_pins(phase, counts[0])
+            every.append([(phase, rounds_of(self.program, phase, n)) for n in held])
+        if findings:
+            raise InputError(findings)
+        return [Split(rounds) for rounds in product(*every)]
+
+    def _refused_pins(self, phase: str, micro_batches: int) -> list[Diagnostic]:
+        """Which pins so many micro-batches of a phase cannot hold."""
+        pins = (*self.program.pins, *self.options.pins)
+        if not pins:
+            return []
+        program = replace(self._in_turns(self.program, (phase, micro_batches)), pins=())
+        found = undivided(Orders(program).ordered(phase), phase, pins, self.inner)
+        where = f"In {micro_batches} micro-batches of phase `{phase}`: " if micro_batches > 1 else ""
+        return [replace(one, message=where + one.message) for one in found]
 
     def may_hold(self, split: Split) -> bool:
         """Whether some division may fit into the chips."""

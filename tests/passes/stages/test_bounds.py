@@ -1,10 +1,12 @@
 """What pipelines take at the least where there are pins."""
 
+import re
+
 import pytest
 
 from escc import Hardware, Mesh, parse
 from escc.compiler.plan.pipeline import with_pins
-from escc.ir.diagnostics import Source
+from escc.ir.diagnostics import InputError, Source
 from escc.passes.options import Options
 from escc.passes.stages.choose_stages import _Search
 
@@ -65,3 +67,24 @@ def test_a_pin_counts_in_those_layers_alone_that_it_is_about(main, pin, tmp_path
         found = search.at(split, halves)
         assert search.computing_s(split) <= found.price * (1 + 1e-9)
         assert search.division_s(split, halves)[0] <= found.price * (1 + 1e-9)
+
+
+def batches(*pins: str, size: int = 8) -> _Search:
+    program = with_pins(parse(TEXT + REPEATED, {"B": size}), Source("pins", "".join(pin + "\n" for pin in pins)))
+    return _Search(program, ("main",), Mesh.parse("stage=2,gpu=4"), "stage", "B", Options(Hardware.load("h100")))
+
+
+@pytest.mark.parametrize("pin", ["stored x [B/gpu, L, E]", "result layer.u [B/gpu, L, F]"])
+def test_batches_are_divided_into_what_pins_split_further(pin):
+    counts = [each.micro_batches for split in batches(pin).splits({}) for _, each in split.rounds]
+    assert counts == [1, 2]  # of 8 and of 4
+    assert len(batches().splits({})) == 4
+
+
+def test_micro_batches_that_are_asked_for_and_pins_that_no_batch_holds_are_refused():
+    pin = "stored x [B/gpu, L, E]"
+    said = f"In 4 micro-batches of phase `main`: The pin `{pin}` cannot hold: dim `B` = 2 does not divide"
+    with pytest.raises(InputError, match=re.escape(said)):
+        batches(pin).splits({"main": 4})
+    with pytest.raises(InputError, match=re.escape(f"error: The pin `{pin}` cannot hold: dim `B` = 6 does not divide")):
+        batches(pin, size=6).splits({})

@@ -89,7 +89,7 @@ class Bounds:
     batch: str
     options: Options
     known: Known = field(default_factory=Known)
-    _fits: dict[tuple[tuple[int, ...], Turns], bool] = field(default_factory=dict, init=False)
+    _needed: dict[tuple[tuple[int, ...], Turns], tuple[float, float]] = field(default_factory=dict, init=False)
     _fit: dict[tuple[Program, Turns], bool] = field(default_factory=dict, init=False)
     _fetched: dict[tuple[Program, Turns], float] = field(default_factory=dict, init=False)
     _handing: dict[Turns, float] = field(default_factory=dict, init=False)
@@ -184,17 +184,26 @@ class Bounds:
 
     def division_may_hold(self, split: Split, layers: tuple[int, ...]) -> bool:
         """Whether stages of so many layers may fit into the chips; of few layers."""
-        return all(self._division_may_hold((phase, each.micro_batches), layers) for phase, each in split.rounds)
+        return self._have_room(*self.division_bytes(split, layers))
 
-    def _division_may_hold(self, turns: Turns, layers: tuple[int, ...]) -> bool:
-        if (layers, turns) not in self._fits:
-            live = self.lives(turns)
-            ends = pairwise((0, *accumulate(layers)))
-            every = zip(self.divisions[layers], ends, strict=True)
-            self._fits[layers, turns] = all(
-                self._may_hold(one.program, turns, 1, max(live[start:end])) for one, (start, end) in every
-            )
-        return self._fits[layers, turns]
+    def division_bytes(self, split: Split, layers: tuple[int, ...]) -> tuple[float, float]:
+        """What a chip of the fullest stage stores at the least, and what it holds in all; of few layers."""
+        every = [self._division_bytes((phase, each.micro_batches), layers) for phase, each in split.rounds]
+        return max(stored for stored, _ in every), max(held for _, held in every)
+
+    def _division_bytes(self, turns: Turns, layers: tuple[int, ...]) -> tuple[float, float]:
+        if (layers, turns) not in self._needed:
+            live, ends = self.lives(turns), pairwise((0, *accumulate(layers)))
+            stored = [self._stored_bytes(one.program, turns, 1) for one in self.divisions[layers]]
+            held = [own + max(live[start:end]) for own, (start, end) in zip(stored, ends, strict=True)]
+            self._needed[layers, turns] = max(stored), max(held)
+        return self._needed[layers, turns]
+
+    def fullness(self, stored: float, held: float) -> tuple[bool, float]:
+        """By which that is the least full of some divisions which has most room, of bytes that are stored and held in
+        all: whether what is stored is too much, and how much that is, or what is held."""
+        over = stored > self.options.stored_bytes
+        return over, stored if over else held
 
     def division_may_fit(self, split: Split, layers: tuple[int, ...]) -> bool:
         """The same by all that is known of what choices take together in any of the stages, which takes longer."""
@@ -209,15 +218,17 @@ class Bounds:
 
     def _even_may_hold(self, turns: Turns) -> bool:
         """Some stage stores the mean of all of them, and has one of the layers."""
-        if ((), turns) not in self._fits:
-            self._fits[(), turns] = self._may_hold(self.program, turns, self.ways, min(self.lives(turns)))
-        return self._fits[(), turns]
+        return self._have_room(*self._even_bytes(turns))
 
-    def _may_hold(self, program: Program, turns: Turns, stages: int, live: float) -> bool:
-        """Whether chips have room for what a program stores at the least, evenly in so many stages, and for so many
-        bytes beside it."""
-        stored = self._stored_bytes(program, turns, stages)
-        return stored <= self.options.stored_bytes and stored + live <= self.options.capacity * (1 + ROUNDING)
+    def _even_bytes(self, turns: Turns) -> tuple[float, float]:
+        if ((), turns) not in self._needed:
+            stored = self._stored_bytes(self.program, turns, self.ways)
+            self._needed[(), turns] = stored, stored + min(self.lives(turns))
+        return self._needed[(), turns]
+
+    def _have_room(self, stored: float, held: float) -> bool:
+        """Whether chips have room for what is stored, and for what is held in all."""
+        return stored <= self.options.stored_bytes and held <= self.options.capacity * (1 + ROUNDING)
 
     def needed_bytes(self, split: Split) -> float:
         """What a chip of even stages holds at the least."""

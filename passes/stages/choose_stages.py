@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ..options import Options
-from ..plan import NoPlan, Objective, Outcome
+from ..plan import Cutoff, NoPlan, Objective, Outcome
 from .align import Alignment
 from .bounds import Known, Split
 from .divide import divide, layers_of
@@ -31,6 +32,7 @@ from .staged_plan import NoPipeline, SlowPipelines, SlowStages, SplitBound, Stag
 ROUNDING = 1e-12  # relative: of sums of seconds
 MORE_ROOM = "leave more room: give it more of the HBM, or more chips"
 MOST_TRIED = 12  # divisions of many layers that are planned for some micro-batches
+Fullness = tuple[bool, float]  # of the fullest stage, as `Bounds.fullness` has it
 Tried = dict[tuple[int, ...], StagedPlan | NoPlan | SlowStages]  # what came of divisions of layers
 MOST_DIVIDED = 60  # ways to divide batches and layers that are looked at closely once one has a pipeline
 
@@ -112,14 +114,29 @@ class _Search(Stages):
             if not self.streams and divisions.bound < best.price * (1 - self.options.settings.gap):
                 divisions.plan_ends()
             return best, divisions.bound
-        full = [error for error in tried.values() if isinstance(error, NoPlan)]
         slow = [error.bound for error in tried.values() if isinstance(error, SlowStages)]
-        if slow or not full:
+        if slow or not tried:
             raise SlowStages(min([divisions.bound, *slow]))
         if divisions.bound == math.inf:
-            raise NoPlan(full[0].diagnostics, Outcome.INFEASIBLE)
+            raise NoPlan(self.why_full(split, divisions, tried).diagnostics, Outcome.INFEASIBLE)
         message = "No layers for each stage were found with which all have room, and not all were looked at."
         raise NoPlan([Diagnostic(message, hint=MORE_ROOM)], Outcome.UNPROVEN)
+
+    def why_full(self, split: Split, divisions: Divisions, tried: Tried) -> NoPlan:
+        """Why no division of many layers fits: what the fullest stage of the least full one says, of which others hold
+        more. Where that has to be searched for it is the least full of those that were tried."""
+        full = {layers: error for layers, error in tried.items() if isinstance(error, NoPlan)}
+        if self.streams:  # stages have what they have by where they lie
+            return next(iter(full.values()))
+        found = divisions.least_full()
+        if found is not None:
+            parts = divide(self.timed(self.program, split.rounds), found[0], self.segments)
+            with suppress(Cutoff, TurnOver):
+                try:
+                    self.stage(split, parts[found[1]])
+                except NoPlan as error:
+                    return error
+        return full[min(full, key=divisions.held_bytes)]
 
     def promising(
         self, divisions: Divisions, tried: Tried, best: StagedPlan | None, below: float
@@ -174,7 +191,7 @@ class _Looks:
     queue: list[_Look] = field(default_factory=list)
     divided: list[dict[tuple[int, ...], float]] = field(default_factory=list)
     best: StagedPlan | None = None
-    refused: list[NoPlan] = field(default_factory=list)
+    refused: list[tuple[Fullness, NoPlan]] = field(default_factory=list)
     closed: float = math.inf
     slow: bool = False
 
@@ -182,7 +199,7 @@ class _Looks:
         search, splits = self.search, self.splits
         some = [n for n, split in enumerate(splits) if search.may_hold(split)]
         if not some:
-            some, self.below = [0], math.inf
+            some, self.below = [min(range(len(splits)), key=self.fullness)], math.inf
         search.something = self.below < math.inf
         self.fetching = [search.fetching_s(split) for split in splits]
         self.computing = [search.computing_s(split) if n in some else math.inf for n, split in enumerate(splits)]
@@ -228,10 +245,21 @@ class _Looks:
         """The bytes that a chip holds at the least; of no interest but in vain."""
         return self.search.needed_bytes(self.splits[one.split]) if self.in_vain else 0.0
 
+    def fullness(self, n: int, layers: tuple[int, ...] = ()) -> Fullness:
+        """How full chips are at the least with batches divided in a way, and layers in one, or in any."""
+        search, split = self.search, self.splits[n]
+        if not search.few:
+            return False, search.needed_bytes(split)
+        return min(
+            search.fullness(*search.division_bytes(split, own)) for own in ([layers] if layers else search.divisions)
+        )
+
     def refusal(self) -> NoPlan:
-        """Why there is no pipeline: with what was refused, unless some were not looked for any more."""
-        if not self.slow or any(one.outcome is Outcome.UNPROVEN for one in self.refused):
-            return refusal(self.refused)
+        """Why there is no pipeline: with what was refused where chips are least full, of which others hold more, unless
+        some were not looked for any more."""
+        refused = [error for _, error in sorted(self.refused, key=lambda pair: pair[0])]
+        if not self.slow or any(error.outcome is Outcome.UNPROVEN for error in refused):
+            return refusal(refused)
         message = "No pipeline was found that keeps to the memory of the chips, and not all were looked at."
         return NoPlan([Diagnostic(message, hint=MORE_ROOM)], Outcome.UNPROVEN)
 
@@ -262,7 +290,7 @@ class _Looks:
             self.know(one, cut.bound)
             self.closed = min(self.closed, max(one.least, cut.bound))
         except NoPlan as error:
-            self.refused.append(error)
+            self.refused.append((self.fullness(one.split, one.layers), error))
             if error.outcome is Outcome.UNPROVEN:
                 self.closed = min(self.closed, one.least)
             else:
@@ -278,14 +306,15 @@ class _Looks:
             self.computing[one.split] = max(self.computing[one.split], computing_s)
 
     def divide(self, one: _Look) -> None:
-        """Few layers are divided in all ways, but in those that store too much."""
+        """Few layers are divided in all ways, but in those that store too much; the least full of all says so."""
         search, split = self.search, self.splits[one.split]
         if not search.few:
             self.queue.append(replace(one, looks=2))
             return
         held = [layers for layers in search.divisions if search.division_may_hold(split, layers)]
-        held = [layers for layers in held if search.division_may_fit(split, layers)] or held[:1]
-        every_s = {layers: search.division_s(split, layers) for layers in held or [*search.divisions][:1]}
+        fit = [layers for layers in held if search.division_may_fit(split, layers)]
+        full = fit or [min(held or search.divisions, key=lambda layers: self.fullness(one.split, layers))]
+        every_s = {layers: search.division_s(split, layers) for layers in full}
         tied_s = 0.0  # the least of some that are the same but for rounding
         for layers, (computing_s, least_s) in sorted(every_s.items(), key=lambda item: item[1][1]):
             self.divided[one.split][layers] = computing_s

@@ -152,6 +152,24 @@ class Divisions:
             fits &= ~self._as_many(start, end)
         return fits
 
+    def least_full(self) -> tuple[Layers, int] | None:
+        """The division whose fullest stage has least, and which that is, where chips of all divisions would store or
+        hold too much in any layouts; None where that is not known."""
+        stored, held = self._needed
+        places, options = np.arange(len(self.kinds)), self.bounds.options
+        stored = np.where(places > places[:, None], stored, np.inf)
+        fitting = np.where(stored <= options.stored_bytes, held, np.inf)
+        for needed, room in ((stored, options.stored_bytes), (fitting, options.capacity * (1 + BYTES_ROUNDING))):
+            most, layers = _best(needed, self.bounds.ways, np.maximum)
+            if most > room:
+                stages = list(zip(*_ends(layers), strict=True))
+                return layers, max(range(len(stages)), key=lambda n: float(needed[stages[n]]))
+        return None
+
+    def held_bytes(self, layers: Layers) -> float:
+        """What a chip of the fullest stage of a division holds at the least."""
+        return max(float(self._needed[1][stage]) for stage in zip(*_ends(layers), strict=True))
+
     def _as_many(self, start: int, end: int) -> Mask:
         """Stages that begin and end as that between two places, with no fewer layers."""
         kinds, places = np.array(self.kinds), np.arange(len(self.kinds))

@@ -88,7 +88,7 @@ class Offloaded:
 @record
 class Batched(Generic[Found]):
     """A batch that was tried: what came of it, None where it does not fit, and the seconds of all of its calls; or the
-    `least` that they are, where that shows that others have more sequences a second."""
+    `least` that they are, where no plan was found with more sequences a second than others have."""
 
     batch: int
     found: Found | None
@@ -97,7 +97,7 @@ class Batched(Generic[Found]):
 
     @property
     def beaten(self) -> bool:
-        """Whether others are known to have more sequences a second, and no more is known of it."""
+        """Whether no plan was found with more sequences a second than others have: no more is known of it than that."""
         return self.found is None and self.least < math.inf
 
     @property
@@ -120,7 +120,8 @@ def compile_offloaded(
     else is streamed.
 
     Raises InputError where the hardware has no host, the model has no layers, or the host cannot hold what is
-    streamed; NoPlan where the model does not fit even so; Cutoff where bounds show that all take `below` at the least.
+    streamed; NoPlan where the model does not fit even so; Cutoff, with what all take at the least, where none is found
+    that takes less than `below`.
     """
     hardware = options.hardware
     host_of(hardware)

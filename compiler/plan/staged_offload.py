@@ -240,8 +240,8 @@ def compile_streamed_stages(
     The bound is of all pipelines that stream any tensors of the same layers, or none: with each count of them none
     computes quicker than one that keeps the least, nor fetches less than so many layers. Stages end between
     repetitions, whatever these hold. Raises as `compile_staged`
-    does, InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
-    found that none takes less than `below`.
+    does, InputError where stages cannot stream or the host cannot hold them, and Cutoff, with what all take at the
+    least, where none is found that takes less than `below`.
     """
     refuse_division(program, mesh.size(axis), axis, whole=True)
     layered, program = program, whole_repetitions(program)

@@ -28,7 +28,7 @@ from .way import Offload
 class Try:
     """A mesh with the axis along which there are stages, None for none, and what came of it: seconds of all calls of
     all phases, or why there is no plan. `bound`: what every such plan takes at the least, as far as that is proven.
-    `beaten`: none was looked for any more when that was more than another way takes."""
+    `beaten`: none was found that takes less than another way, mostly since that shows that none does."""
 
     mesh: Mesh
     axis: str | None
@@ -57,8 +57,8 @@ def tries(
     in each way. Of a pipeline whose bound shows that it is not the quickest no more is planned, unless `every` one is
     wanted.
 
-    Raises InputError where no mesh has such an axis, or with what the first says where none has a plan; Cutoff where
-    bounds show that none takes less than `below`.
+    Raises InputError where no mesh has such an axis, or with what the first says where none has a plan; Cutoff, with
+    what all take at the least, where none is found that takes less than `below`.
     """
     if program.on_host:
         hint = "leave out `place ... host` and give `--offload`, by which stages stream, or leave out `--stages`"
@@ -134,8 +134,8 @@ def _unstaged(
     ahead: int,
     below: float,
 ) -> Try:
-    """A mesh without stages. Raises InputError where there is no plan, Cutoff where all take `below` at the least; all
-    of it is of all calls."""
+    """A mesh without stages. Raises InputError where there is no plan, Cutoff where none is found that takes less than
+    `below`; all of it is of all calls."""
     calls = calls_of(program, phases)
     one_s = below / calls
     with cut_off_by(calls):

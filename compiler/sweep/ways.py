@@ -96,9 +96,11 @@ def _staged(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Opt
     """Each pipeline, and the plan without stages where they are not asked for by count; all by one call. Each streams
     what may be streamed, where that is quicker."""
     given = program, [phase], [mesh], options, sweep.stages or None
-    for one in tries(*given, offload=sweep.offload, ahead=sweep.ahead):
+    every = tries(*given, offload=sweep.offload, ahead=sweep.ahead)
+    for one in every:
         if one.beaten:
-            yield Tried(mesh_name(mesh), BEATEN, bound_s=one.bound / program.phase(phase).calls)
+            status = BEATEN if one.bound >= every[0].price * (1 - PROVEN) else Status.UNKNOWN
+            yield Tried(mesh_name(mesh), status, bound_s=one.bound / program.phase(phase).calls)
             continue
         if one.found is None:
             if one.bound < math.inf:

@@ -22,6 +22,7 @@ from ...ir.program import Program
 from ..options import Options
 from ..plan import Cutoff, NoPlan, Objective, Outcome
 from .align import Alignment
+from .boundaries import ANY
 from .bounds import Known, Split
 from .divide import divide, layers_of
 from .divisions import Divisions, even
@@ -52,8 +53,8 @@ def choose_stages(
     take, found before of a program that streams others of them.
 
     Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPipeline where no
-    division fits into the chips; SlowPipelines where bounds show before a pipeline is found that none takes less than
-    `options.below`.
+    division fits into the chips; SlowPipelines, with what all take at the least, where none is found that takes less
+    than `options.below`.
     """
     refuse_division(program, mesh.size(axis), axis)
     if options.objective is not Objective.TIME:
@@ -84,14 +85,14 @@ def refuse_division(program: Program, ways: int, axis: str, whole: bool = False)
 @dataclass
 class _Search(Stages):
     def best(self, splits: Sequence[Split], below: float = math.inf) -> StagedPlan:
-        """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits, SlowPipelines where it
-        was shown before any was found that none takes less than `below`."""
+        """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits, SlowPipelines where
+        none was found that takes less than `below`."""
         return _Looks(self, splits, below).run()
 
     def divided(self, split: Split, most: float) -> tuple[StagedPlan, float]:
         """The best division of many layers that is found for some micro-batches, values passed on in any layouts, with
         a bound of that division, and one of all. Raises NoPlan where none of those that were tried fits, SlowStages
-        where none takes less than `most`.
+        where none was found that takes less than `most`.
 
         The most promising is planned; what that takes says which promises most of the others.
         """
@@ -105,6 +106,8 @@ class _Search(Stages):
                 tried[layers] = error
                 if isinstance(error, NoPlan):
                     divisions.refuse(layers, self.which_are_full(split, layers))
+                else:
+                    divisions.know(layers, self.known_of(split, layers))
                 continue
             tried[layers] = plan
             divisions.learn(plan)
@@ -115,10 +118,13 @@ class _Search(Stages):
                 divisions.plan_ends()
             return best, divisions.bound
         slow = [error.bound for error in tried.values() if isinstance(error, SlowStages)]
-        if slow or not tried:
-            raise SlowStages(min([divisions.bound, *slow]))
-        if divisions.bound == math.inf:
+        if (slow or not tried) and not self.streams and divisions.bound < most:
+            divisions.plan_ends()
+        bound = divisions.bound
+        if tried and not slow and bound == math.inf:
             raise NoPlan(self.why_full(split, divisions, tried).diagnostics, Outcome.INFEASIBLE)
+        if slow or not tried or bound >= most:
+            raise SlowStages(min([bound, *slow]))
         message = "No layers for each stage were found with which all have room, and not all were looked at."
         raise NoPlan([Diagnostic(message, hint=MORE_ROOM)], Outcome.UNPROVEN)
 
@@ -142,14 +148,21 @@ class _Search(Stages):
         self, divisions: Divisions, tried: Tried, best: StagedPlan | None, below: float
     ) -> tuple[int, ...] | None:
         """The division that is to be planned next: as even a one as can be after one of which less was expected, and
-        at last some near the best."""
+        at last some near the best, or, while none was found below what is asked for, those that bounds leave below."""
         first = even(self.layers, self.ways)
         if tried and first not in tried and not divisions.tight:
             return first
         layers = divisions.promising(tried, below)
         if layers is None and best is not None and divisions.bound < best.price * (1 - NEAR):
             layers = divisions.near(best.layers, tried)
+        if layers is None and best is None and divisions.bound < below < math.inf:
+            layers = divisions.least(tried)
         return layers
+
+    def known_of(self, split: Split, layers: tuple[int, ...]) -> list[float]:
+        """What a micro-batch takes at the least in each stage of a division, as far as stages were planned."""
+        parts = divide(self.timed(self.program, split.rounds), layers, self.segments)
+        return [self.known_s(stage.program, (ANY, ANY)) for stage in parts]
 
     def which_are_full(self, split: Split, layers: tuple[int, ...]) -> list[bool]:
         """Which stages of a division were shown to have no room."""

@@ -231,6 +231,16 @@ class Divisions:
             apart += float(rounds.seconds(_best(least, ways, np.add)[0], slowest))
         return max(apart, self._together_s()) * (1 - ROUNDING)
 
+    def least(self, tried: Collection[Layers]) -> Layers | None:
+        """The first division that has not been tried of those that have the least for a phase, of all stages or of the
+        slowest; None where there is none."""
+        for phase, _ in self.split.rounds:
+            for joined in (np.add, np.maximum):
+                seconds, layers = _best(self.known_s(phase), self.bounds.ways, joined)
+                if seconds < math.inf and layers not in tried:
+                    return layers
+        return None
+
     def _together_s(self) -> float:
         """What all divisions take at the least with phases counted as stages that were planned have it: in all stages,
         and how much more in the one that is the slowest in all phases; which is no more than they take."""
@@ -268,8 +278,15 @@ class Divisions:
                 expected_s = float(self.even_s[phase][start, end])
                 if expected_s > 0:
                     self.more[phase, self.kinds[start], self.kinds[end]] = one.seconds(phase) / expected_s
-            if len(self.split.rounds) == 1 and not self.bounds.streams:
-                self.known.append(Planned(phase, start, end, one.plan.least))
+        self.know(plan.layers, [one.plan.least for one in plan.stages])
+
+    def know(self, layers: Layers, least_s: Sequence[float]) -> None:
+        """Take what a micro-batch takes at the least in each stage of a division, as plans of them say: of one phase,
+        of which that is known apart."""
+        if len(self.split.rounds) == 1 and not self.bounds.streams:
+            [(phase, _)] = self.split.rounds
+            for start, end, seconds in zip(*_ends(layers), least_s, strict=True):
+                self.known.append(Planned(phase, start, end, seconds))
 
     def promising(self, tried: Collection[Layers], below: float) -> Layers | None:
         """The division that is expected to take the least, and the most even of those that take as much but for

@@ -1,5 +1,6 @@
-"""What is said where no pipeline fits is true of all of them."""
+"""What is said where no pipeline fits, or none is quick enough, is true of all of them."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from escc.passes.plan import NoPlan, Outcome
 from escc.passes.stages.choose_stages import choose_stages
 from escc.passes.stages.divide import divide
 from escc.passes.stages.layers import layer_count
+from escc.passes.stages.staged_plan import SlowPipelines
 
 
 def feed_forward(name: str, hidden: str) -> str:
@@ -54,3 +56,36 @@ def test_the_least_full_division_says_why_none_fits(body, ways):
     with pytest.raises(NoPlan, match=live) as refused:
         choose_stages(program, ["main"], mesh, "stage", "B", Options(hardware, capacity_bytes=stored * 1.0001))
     assert refused.value.outcome is Outcome.INFEASIBLE
+
+
+# Layers leave chips little room: those that have more of them send more.
+SENDS = """
+name = "sends"
+[datasheet]
+peak_flops_per_s = 100e12
+hbm_bytes = 16e9
+hbm_bytes_per_s = 1000e9
+[network]
+network_bytes_per_s = 50e9
+between_bytes_per_s = 5e9
+hop_latency_s = 2e-6
+[switch]
+node_chips = 3
+link_bytes_per_s = 50e9
+[calibrated]
+op_rule = "sum"
+"""
+
+
+@pytest.mark.parametrize(("capacity_bytes", "share"), [(65e6, 0.99), (68e6, 0.99), (68e6, 0.95)])
+def test_bounds_show_that_no_division_takes_less_than_is_asked_for(capacity_bytes, share, tmp_path):
+    path = tmp_path / "sends.toml"
+    path.write_text(SENDS)
+    blocks = BLOCKS.replace("B = 8, E = 64, F = 256, G = 1024", "B = 1536, E = 512, F = 2048, G = 4096")
+    program = parse(f"{blocks}main(x: bf16[B,E]) {{\n  y = repeat 5 narrow(x)\n  return repeat 12 wide(y)\n}}\n")
+    mesh, options = Mesh.parse("node=2,gpu=3"), Options(Hardware.load(str(path)), capacity_bytes=capacity_bytes)
+    given = program, ["main"], mesh, "node", "B"
+    price = choose_stages(*given, options, {"main": 4}).price
+    with pytest.raises(SlowPipelines) as slow:
+        choose_stages(*given, replace(options, below=share * price), {"main": 4})
+    assert share * price * (1 - 1e-9) <= slow.value.bound <= price

@@ -34,7 +34,8 @@ from .way import Offload
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
-MOST_WORSE = 2  # in turn, twice as large each: with fewer sequences a second than another
+MOST_WORSE = 2  # in turn, twice as large each: with no more sequences a second than another
+WORTH = 1e-3  # of the sequences a second: another batch that has less more is not looked for
 MEANS = (0.85, 0.7)  # of what is computed and what comes, by which plans are bounded: shares of the former
 PARTS = 6  # of the counts of layers that may be streamed, of which each is bounded by itself
 OF_MANY = 0.1  # of the effort of one search, for each batch that is tried
@@ -88,7 +89,7 @@ class Offloaded:
 @record
 class Batched(Generic[Found]):
     """A batch that was tried: what came of it, None where it does not fit, and the seconds of all of its calls; or the
-    `least` that they are, where no plan was found with more sequences a second than others have."""
+    `least` that they are, where no plan was found with more sequences a second than others have, by `WORTH`."""
 
     batch: int
     found: Found | None
@@ -153,11 +154,12 @@ def most_sequences(
     program: Program, chips: int, planned: Callable[[Program, float], tuple[Found, float]], step: int = 1
 ) -> tuple[Batched[Found], ...]:
     """The batches that were tried for the most sequences a second, that with the most of them first: of a sequence for
-    each of `chips`, then doubled up to where one does not fit, or MOST_WORSE in turn have fewer a second; then halfway
-    between one that does not fit and the last that does, or none, and between the best and the nearest that were tried
-    on both sides, to a sixteenth: above it some may fit without streams, and below it where it streams. All are
-    multiples of `step`, and of the chips too where there are such. `planned`: what comes of a program if that takes
-    less than some seconds, and the seconds of all calls.
+    each of `chips`, then doubled up to where one does not fit, or MOST_WORSE in turn have no more a second, but for
+    WORTH of them: in stages ever larger batches have ever so little more. Then halfway between one that does not fit
+    and the last that does, or none, and between the best and the nearest that were tried on both sides, to a sixteenth:
+    above it some may fit without streams, and below it where it streams. All are multiples of `step`, and of the chips
+    too where there are such. `planned`: what comes of a program if that takes less than some seconds, and the seconds
+    of all calls.
 
     Raises InputError as `planned` does where `step` sequences do not fit.
     """
@@ -167,7 +169,7 @@ def most_sequences(
 
     def tried(batch: int) -> bool:
         nonlocal best
-        below = batch / found[best].sequences_per_s if best else math.inf
+        below = batch / found[best].sequences_per_s * (1 - WORTH) if best else math.inf
         try:
             found[batch] = Batched(batch, *planned(of_batch(program, batch), below))
         except Cutoff as cut:

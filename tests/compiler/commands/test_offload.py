@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 import escc
 from escc.compiler.commands.main import app
-from escc.compiler.plan.offload import most_sequences
+from escc.compiler.plan.offload import WORTH, most_sequences
 from escc.compiler.plan.pipeline import parse
 from escc.ir.diagnostics import Diagnostic
 from escc.passes.plan import Cutoff, NoPlan, Outcome
@@ -261,7 +261,8 @@ def batches_with(
 
 def test_batches_are_asked_for_below_what_the_best_would_take():
     asked, found = batches_with({4: 1.0, 8: 2.0, 12: 1.8, 16: 1.5, 32: 1.2, 64: 9.0})
-    assert asked == [(4, math.inf), (8, 8.0), (16, 8.0), (32, 16.0), (12, 6.0)]
+    below = [math.inf, *(seconds * (1 - WORTH) for seconds in (8.0, 8.0, 16.0, 6.0))]
+    assert asked == [*zip((4, 8, 16, 32, 12), below, strict=True)]
     assert found == [(8, True, False), (4, True, False), (12, False, True), (16, False, True), (32, False, True)]
 
 
@@ -291,6 +292,13 @@ def test_no_batch_is_tried_below_the_smallest_that_does_not_fit():
         batches_with({1: 1.0, 2: 1.0}, step=4)
 
 
+def test_ever_larger_batches_that_have_ever_so_little_more_are_not_looked_for():
+    """As in two stages: the more micro-batches, the less of the time a stage waits for the other."""
+    asked, found = batches_with({n: n / (n + 4) for n in range(4, 1 << 21, 4)})
+    assert max(batch for batch, _ in asked) < 1 << 16
+    assert found[0][0] / (found[0][0] + 4) > 1 - 2 * WORTH
+
+
 def test_a_batch_is_halfway_to_the_next_to_a_sixteenth():
     asked, _ = batches_with({n: max(1.0, min(n, 600 - n)) for n in range(4, 3000, 4)})
     assert [batch for batch, _ in asked[9:]] == [384, 320, 352, 288, 304]
@@ -298,7 +306,10 @@ def test_a_batch_is_halfway_to_the_next_to_a_sixteenth():
 
 def test_the_largest_batch_is_looked_for_between_one_that_fits_and_one_that_does_not():
     asked, found = batches_with({4: 1.0, 8: 2.0, 12: 3.0})
-    assert asked == [(4, math.inf), (8, 8.0), (16, 8.0), (12, 6.0)]
+    assert asked == [
+        (4, math.inf),
+        *((batch, seconds * (1 - WORTH)) for batch, seconds in ((8, 8.0), (16, 8.0), (12, 6.0))),
+    ]
     assert found[0] == (12, True, False) and found[-1] == (16, False, False)
 
 

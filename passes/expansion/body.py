@@ -227,10 +227,9 @@ class Body:
 
         Raises Refused where integers would be made of what is not whole.
         """
-        if _is_on_the_way(op):
-            known = self.once.setdefault((replace(op, result=""), dtype, spreads), op.result)
-            if known != op.result:
-                return known
+        same = (replace(op, result=""), dtype, spreads) if _is_on_the_way(op) else None
+        if same in self.once:
+            return self.once[same]
         self.context.count(1, self.at)
         self.context.measure(dims, op.result, self.at)
         if isinstance(op, Iota | Take):
@@ -245,6 +244,8 @@ class Body:
             raise Refused(f"`{op.result}` is {dtype.value}, and what it is made of is not whole.", self.at, hint)
         self.values[op.result] = made
         self.items.append(op)
+        if same is not None:
+            self.once[same] = op.result  # now that nothing was wrong with it
         return op.result
 
     def _chosen(self, op: Op, dims: tuple[str, ...], spreads: bool) -> tuple[Chosen, ...]:

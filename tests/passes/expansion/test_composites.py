@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from escc.ir.diagnostics import Source
+from escc.ir.diagnostics import InputError, Source
 from escc.ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Repeat, Sum, Take, TopK
 from escc.ir.text.read import parse
@@ -181,6 +181,17 @@ def test_what_two_functions_sum_alike_is_summed_once() -> None:
     other = x / np.sqrt((x * x).mean(-1, keepdims=True) + 0.5) * b
     wanted = normed(x) * w + b + normed(2 * x) * w + other + 2 * x.mean(-1, keepdims=True) * normed(x) * b
     assert run(body, inputs, x=x, w=w, b=b) == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+def test_what_was_refused_stands_for_nothing_later() -> None:
+    norm = "rmsnorm(c + 1, s, over=V)"
+    body = f"  m = choose(x, over=V, keep=2)\n  c = m * x\n  n = {norm}\n  k = {norm}\n  return n + k"
+    source = Source("test.esti", f"dim B = 2, V = 7\nmain(x: f32[B,V], s: f32[V]) {{\n{body}\n}}")
+    with pytest.raises(InputError) as refused:
+        expand(parse(source), source)
+    said = [(found.span.line, found.message) for found in refused.value.diagnostics if found.span]
+    assert [line for line, _ in said] == [5, 6]
+    assert all(".input` is not 0 where the chosen `c` is" in message for _, message in said)
 
 
 def test_what_does_not_vary_has_a_norm() -> None:

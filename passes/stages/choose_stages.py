@@ -118,8 +118,6 @@ class _Search(Stages):
                 divisions.plan_ends()
             return best, divisions.bound
         slow = [error.bound for error in tried.values() if isinstance(error, SlowStages)]
-        if (slow or not tried) and not self.streams and divisions.bound < most:
-            divisions.plan_ends()
         bound = divisions.bound
         if tried and not slow and bound == math.inf:
             raise NoPlan(self.why_full(split, divisions, tried).diagnostics, Outcome.INFEASIBLE)

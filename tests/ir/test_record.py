@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -91,6 +92,48 @@ def derived(make: Decorator) -> Any:
     return make(Layer)
 
 
+def after(make: Decorator) -> Any:
+    class Layer:
+        """A class that looks at what it is given."""
+
+        name: str
+        width: int = 4
+        depth: int = 1
+
+        def __post_init__(self) -> None:
+            if self.width < self.depth:
+                raise ValueError(self.name)
+
+    return make(Layer)
+
+
+def without(make: Decorator) -> Any:
+    class Layer:
+        """A class without fields."""
+
+    return make(Layer)
+
+
+def derived_from_partly(make: Decorator) -> Any:
+    class Layer(partly(make)):  # type: ignore[misc]
+        """A class derived from one of which a field is made anew for each value."""
+
+        width: int = 4
+
+    return make(Layer)
+
+
+def beside(make: Decorator) -> Any:
+    class Layer:
+        """A class with what is no field, and a field by name alone."""
+
+        many: ClassVar[int] = 3
+        name: str
+        width: int = field(default=4, kw_only=True)
+
+    return make(Layer)
+
+
 FROZEN: Decorator = dataclass(frozen=True)
 GIVEN: list[tuple[Callable[[Decorator], Any], list[tuple[Any, ...]]]] = [
     (plain, [("a",), ("a", 4), ("a", 5), ("b", 4)]),
@@ -99,6 +142,9 @@ GIVEN: list[tuple[Callable[[Decorator], Any], list[tuple[Any, ...]]]] = [
     (by_itself, [("a",), ("A",), ("b",)]),
     (half_by_itself, [("a",), ("b",)]),
     (derived, [("a",), ("a", 4), ("a", 5), ("b", 4)]),
+    (after, [("a",), ("a", 4), ("a", 5, 2), ("b", 4, 4)]),
+    (derived_from_partly, [("a", "here"), ("a", "here", [], 5), ("b", "there", [1], 5)]),
+    (beside, [("a",), ("b",)]),
 ]
 
 
@@ -115,6 +161,37 @@ def test_records_do_what_frozen_dataclasses_do(kind: Callable[[Decorator], Any],
     assert [(f.name, f.compare, f.repr) for f in fields(own)] == [(f.name, f.compare, f.repr) for f in fields(frozen)]
     assert [repr(replace(a, name="c")) for a in ours] == [repr(replace(a, name="c")) for a in theirs]
     assert list(map(repr, map(deepcopy, ours))) == list(map(repr, ours))
+
+
+@pytest.mark.parametrize("kind", [*(kind for kind, _ in GIVEN), without])
+def test_records_take_what_frozen_dataclasses_take(kind: Callable[[Decorator], Any]) -> None:
+    own, frozen = kind(record), kind(FROZEN)
+    assert str(inspect.signature(own)) == str(inspect.signature(frozen))
+    assert inspect.getdoc(own) == inspect.getdoc(frozen)
+    said = [_refused(made, *[1] * 9) for made in (own, frozen)]
+    said += [_refused(made, wide=1) for made in (own, frozen)]
+    assert said[0] == said[1]
+    assert said[2] == said[3]
+
+
+def _refused(kind: Any, *given: object, **named: object) -> str:
+    with pytest.raises(TypeError) as error:
+        kind(*given, **named)
+    return str(error.value)
+
+
+def test_what_a_record_is_given_is_looked_at() -> None:
+    with pytest.raises(ValueError, match="narrow"):
+        after(record)("narrow", 1, 2)
+
+
+def test_fields_without_a_value_come_first() -> None:
+    with pytest.raises(TypeError, match="non-default"):
+
+        @record
+        class Layer:
+            width: int = 4
+            name: str  # type: ignore[misc]
 
 
 def test_what_is_no_value_is_itself_alone() -> None:

@@ -119,7 +119,8 @@ def solve(
         some = model.upper[first] > 0
         each = np.zeros(len(first), dtype=np.int64) if ranks is None else ranks
         fill(wanted.branching_priorities, ids=np.searchsorted(live, first[some]), values=1 + each[some])
-    parameters = _parameters(settings, nodes)
+    whole = bool(model.integer.all())
+    parameters = _parameters(settings, nodes, whole)
     if settings.solver == "highs" and most < np.inf:
         parameters.highs.double_options["objective_bound"] = most
     if settings.solver == "highs" and (first is not None or len(live) > MANY_COLUMNS):
@@ -130,8 +131,9 @@ def solve(
         parameters.cuts = parameters.heuristics = parameters_pb2.EMPHASIS_OFF
     result = _ask(proto, settings, parameters, wanted)
     infeasible = result is not None and result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE
-    if result is None or (infeasible and settings.presolve and not second):
-        result = _ask(proto, settings, _careful(settings, nodes, bool(model.integer.all())), wanted)
+    if settings.solver != "cp-sat" and (result is None or (infeasible and settings.presolve and not second)):
+        # All presolve is that by which models with known solutions have been reduced to nothing.
+        result = _ask(proto, settings, _parameters(replace(settings, presolve=False), nodes, whole), wanted)
     if result is None:
         return Answer(None, -np.inf, None, time.perf_counter() - started)
     if result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
@@ -280,7 +282,12 @@ def _wanted(worths: bool) -> model_parameters_pb2.ModelSolveParametersProto:
     return wanted
 
 
-def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolveParametersProto:
+def _parameters(settings: Settings, nodes: int | None, whole: bool) -> parameters_pb2.SolveParametersProto:
+    """How to solve. `whole`: whether all columns are whole numbers.
+
+    Of CP-SAT's presolve two steps are left out that have had a part in it where a model with known solutions was said
+    to have none: one of sets of columns of which at most one is 1, and where columns are not all whole numbers what is
+    done before they are made so. So what it refutes need not be asked again."""
     params = parameters_pb2.SolveParametersProto(
         relative_gap_tolerance=settings.gap, absolute_gap_tolerance=0.0, random_seed=1, node_limit=nodes
     )
@@ -293,24 +300,13 @@ def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolvePa
     if settings.solver == "cp-sat":  # it counts no nodes
         params.threads = 1
         params.cp_sat.linearization_level, params.cp_sat.cut_level = 2, 0  # sums of bytes are settled by relaxations
+        params.cp_sat.merge_at_most_one_work_limit = 0.0
+        if not whole:
+            params.cp_sat.mip_presolve_level = 0
         params.ClearField("node_limit")
         if nodes is not None:
             params.cp_sat.max_deterministic_time = nodes * SECONDS_A_NODE
     return params
-
-
-def _careful(settings: Settings, nodes: int | None, whole: bool) -> parameters_pb2.SolveParametersProto:
-    """The same without that by which models with known solutions have been reduced to nothing: of HiGHS all presolve,
-    without which CP-SAT gets nowhere; of that another step that has had a part in it, and where columns are not all
-    `whole` numbers what is done before they are made so."""
-    careful = _parameters(settings, nodes)
-    if settings.solver == "cp-sat":
-        careful.cp_sat.merge_at_most_one_work_limit = 0.0
-        if not whole:
-            careful.cp_sat.mip_presolve_level = 0
-    else:
-        careful.presolve = parameters_pb2.EMPHASIS_OFF
-    return careful
 
 
 def _proto(model: Model, live: Array, rows: Array) -> model_pb2.ModelProto:

@@ -19,12 +19,12 @@ from .counted_sends import counted
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
-from .level_program import level_program
 from .limits import Limited
 from .memory_bounds import taken_by
+from .memory_solvers import MOST_INTEGER, ask_by_bytes, ask_whole
 from .near_known import improved
 from .problem import Candidate, Problem, tie_of
-from .reduced_program import INTEGRAL, Left, Reduced, fixed, is_settled, least_columns, left_of
+from .reduced_program import INTEGRAL, Left, Reduced, fixed, least_columns, left_of
 from .row_worths import row_worths
 from .symmetry import Standing, of_layers
 
@@ -33,17 +33,13 @@ UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tole
 MORE_SWEEPS = 6  # on the choices that a relaxation mixes
 NEAR = (0.05, 0.15)  # above the ascent's bound, where most plans are
 FAR = 1e30  # seconds: more than the difference of any two plans
-NODES = 2_000  # of the solver's search among plans that keep to a limit
-FEW_NODES = 200  # where what values take is branched on first: with that most programs are settled in fewer
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
 MANY_NEAR = 150_000  # columns of a relaxation that takes so long that a nearer plan is looked for before
 MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on, which keeps plain names less well
 MOST_LEFT = 80_000  # columns of a program whose plans are looked for one by one: with more each takes a second
 MOST_SETTLED = 120_000  # and of one in which some steps are made from its relaxation, to any plan
-MOST_INTEGER = 10_000  # columns of a program for that search
 MOST_COMBINING = 5_000  # and where collectives run as one, of which its cuts know little, of a problem that is
 SMALL = 12_000  # no larger: of others its plans are worth the time
-ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that is small enough there
 ROUNDED = 1e-3  # of a gap
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
@@ -196,10 +192,12 @@ class Prover:
             most_left = min(most_left, MOST_COMBINING)
         wrong: Candidate | None = None
         for relaxed in (True, False):
-            answer = self._relax(reduced, ascent, unit) if relaxed else self._by_bytes(left, reduced, limits)
             if relaxed:
+                answer = self._relax(reduced, ascent, unit)
                 answer, left = counted(reduced, answer, best.price * unit * (1 + 1e-9), self.problem.settings)
-                self.solve_s += answer.seconds
+            else:
+                answer = ask_by_bytes(left, reduced, limits, self.problem.settings)
+            self.solve_s += answer.seconds
             if answer.none:
                 return replace(best, bound=best.price), None
             bound = max(best.bound, answer.bound / unit)
@@ -332,20 +330,6 @@ class Prover:
         program = AxisProgram(self.problem.graph, reduced.model, reduced.program.choice, reduced.kept, plan, unit)
         return LevelPlans(program, reduced, relaxed, self.problem.settings, among)
 
-    def _by_bytes(self, model: Model, reduced: Reduced, limits: Limited) -> Answer:
-        """What a solver says of a program, with the bytes that values take branched on first: where collectives run
-        alone it needs few nodes so."""
-        if np.count_nonzero(model.upper) > MOST_INTEGER:
-            return self._solve(reduced.whole(model), ROOT_NODES, ROUGH)
-        if not reduced.loads or limits.combining:
-            return self._solve(reduced.whole(model), NODES)
-        program = level_program(reduced.program, model, reduced.loads)
-        scip = replace(self.problem.settings, solver="gscip")
-        answer = solve(program.model, scip, FEW_NODES, first=program.levels, ranks=program.ranks)
-        self.solve_s += answer.seconds
-        settled = is_settled(answer, program.model, 2 * self.problem.settings.gap)
-        return answer if answer.none or settled else self._solve(reduced.whole(model), NODES)
-
     def plainest(
         self, ascent: DualAscent, best: Candidate, most_columns: int | None = None, limits: Limited | None = None
     ) -> Candidate:
@@ -467,7 +451,9 @@ class Prover:
         inside = self._reduce(mixed, known, ties=False, limits=limits)
         if not inside.possible or len(inside.model.cost) > MOST_INTEGER:
             return None
-        plan = self._plan(self._solve(inside.whole(inside.model), NODES), inside)
+        answer = ask_whole(inside.model, inside, limits, self.problem.settings)
+        self.solve_s += answer.seconds
+        plan = self._plan(answer, inside)
         return plan if plan is not None and plan.price < known.price and limits.fits(plan) else None
 
     def _among(self, answer: Answer, reduced: Reduced, ascent: DualAscent) -> DualAscent:

@@ -22,6 +22,7 @@ from .memory_bounds import Load, Moved, Pair
 Floats = NDArray[np.float64]
 
 ROOM = 1e3  # what there is of any memory in the solver's unit, far above its tolerances
+GRAINS = 1e3  # in each of that unit
 APART = 1.0  # of that unit: what a node takes at the least in a column of what several take
 
 
@@ -212,5 +213,20 @@ def written_out(model: Model, choice: Sequence[int], memory: MemoryRows, loads: 
         row=np.concatenate(row),
         column=np.concatenate(column),
         coefficient=np.concatenate(size),
+        high=high,
+    )
+
+
+def in_grains(model: Model, rows: slice) -> Model:
+    """A program with all columns whole numbers, and what some rows add up in whole grains, each entry rounded down, so
+    that these cut nothing off: what a solver knows best that counts in whole numbers."""
+    first, last, _ = rows.indices(len(model.low))
+    some = (model.row >= first) & (model.row < last)
+    high = model.high.copy()
+    high[rows] = np.floor(high[rows] * GRAINS * (1 + 1e-9))
+    return replace(
+        model,
+        integer=np.ones_like(model.integer),
+        coefficient=np.where(some, np.floor(model.coefficient * GRAINS), model.coefficient),
         high=high,
     )

@@ -16,7 +16,7 @@ from .dual_ascent import DualAscent
 from .graph import Graph
 from .integer_program import ChoiceProgram
 from .memory_bounds import Load
-from .memory_rows import written_out
+from .memory_rows import in_grains, written_out
 from .symmetry import Standing
 
 Floats = NDArray[np.float64]
@@ -47,6 +47,11 @@ class Reduced:
     def whole(self, left: Model) -> Model:
         """What is `left` of it as a solver with branching and cuts knows it best."""
         return written_out(left, self.program.choice, self.program.memory, self.loads) if self.loads else left
+
+    def in_grains(self, left: Model) -> Model:
+        """What is `left` of it as a solver knows it best that counts in whole numbers."""
+        first = self.program.memory.rows.start
+        return in_grains(self.whole(left), slice(first, first + len(self.loads)))
 
     def shares(self, answer: Answer) -> list[Floats]:
         """How much of each choice an answer takes, node by node; empty when there is none."""

@@ -12,7 +12,7 @@ from escc.passes.ilp.model import Assembly, Model, continuous
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.search.graph import Port
 from escc.passes.search.memory_bounds import Load, Moved, taken_by
-from escc.passes.search.memory_rows import ROOM, MemoryRows, add_memory, parts, written_out
+from escc.passes.search.memory_rows import GRAINS, ROOM, MemoryRows, add_memory, in_grains, parts, written_out
 
 
 def loads_of(seed: int, points: int = 12) -> tuple[list[int], list[Load]]:
@@ -105,6 +105,31 @@ def test_what_values_take_that_are_moved_counts() -> None:
             for program in (each, written_out(each, choice, memory, loads)):
                 assert solve(program, Settings()).none is not fits
     assert moved, "some are left out for what they move alone"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 5, 6])
+def test_grains_cut_nothing_off_and_let_in_what_takes_hardly_more(seed: int) -> None:
+    """Sizes and rooms of any digits, such that some plans take all that there is."""
+    counts, loads = loads_of(seed)
+    rng = np.random.default_rng(seed)
+    digits = {n: rng.uniform(0.9, 1.1, size=count) for n, count in enumerate(counts)}
+    loads = [replace(one, bytes={n: size * digits[n] for n, size in one.bytes.items()}) for one in loads]
+    just = [[int(rng.integers(count)) for count in counts] for _ in range(3)]
+    loads = [replace(one, room=max(one.of(chosen) for chosen in just) + 1e-9) for one in loads]
+    model, choice, memory = program_of(counts, loads, seed)
+    rows = slice(memory.rows.start, memory.rows.start + len(loads))
+    grains = in_grains(written_out(model, choice, memory, loads), rows)
+    own = (grains.row >= rows.start) & (grains.row < rows.stop)
+    assert grains.integer.all() and (grains.coefficient[own] % 1 == 0).all() and (grains.high[rows] % 1 == 0).all()
+    for chosen in just:
+        fixed = grains.upper.copy()
+        for first, count, c in zip(choice, counts, chosen, strict=True):
+            fixed[first : first + count] = np.arange(count) == c
+        assert not solve(replace(grains, upper=fixed), Settings(solver="cp-sat")).none
+    most = [replace(one, room=one.room * (1 + len(counts) / (ROOM * GRAINS))) for one in loads]
+    answer = solve(grains, Settings(solver="cp-sat"))
+    exact, loose = (cheapest(model, counts, choice, every) for every in (loads, most))
+    assert loose * (1 - 1e-9) <= answer.bound <= exact * (1 + 1e-9)
 
 
 def test_loads_are_numbered_anew_with_their_ports() -> None:

@@ -30,7 +30,7 @@ from .problem import Candidate
 from .settle import least_sent, settle_unsent
 from .side import MANY_ARCS, Side
 
-SWEEPS = 5
+SWEEPS = 5  # at the most, for each charge
 FIRST = 0.02  # of the bound, what all the room at a point is charged at first
 GROWTH = 4.0
 NEAR = 1.3  # between a price that is too low and one that is enough
@@ -65,8 +65,7 @@ def press(
     plenty: dict[int, float] = {}  # and the lowest with which the plan kept to the limits
     charged: dict[int, float] = {}
     for turn in range(turns + 1):
-        for _ in range(SWEEPS):
-            ascent.sweep()
+        _sweep(ascent)
         bound, chosen = ascent.bound() + ascent.combining(combining), tuple(ascent.round())
         if not np.isfinite(ascent.price_of(chosen)):
             return best
@@ -96,6 +95,17 @@ def press(
         ascent.charge({m: size * (more / loads[n].room) for m, size in loads[n].bytes.items()}, more)
         charged[n] = now
     return best
+
+
+def _sweep(ascent: DualAscent) -> None:
+    """Sweep until that does not raise the bound any more: of most boxes it does not once, where their ascent had
+    settled before what they leave out."""
+    bound = ascent.bound()
+    for _ in range(SWEEPS):
+        ascent.sweep()
+        before, bound = bound, ascent.bound()
+        if not bound > before + MOVED * abs(before):
+            return
 
 
 FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is known, and afterwards

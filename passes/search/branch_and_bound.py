@@ -156,7 +156,7 @@ class Boxes:
     """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
     plan must cost less than, and `elsewhere` whether another side has one that costs as much, or one was known before.
     `floor`: a bound of all of its plans, and whether its images have been looked at (`by_images`). `settles`: whether
-    what boxes leave open is settled copy by copy."""
+    what boxes leave open is settled copy by copy, and if it may be, once few sides are left."""
 
     def __init__(self, side: Side, prover: Prover, below: float):
         self.side = side
@@ -166,14 +166,13 @@ class Boxes:
         self.large = side.problem.columns >= MANY_COLUMNS
         self.in_place, self.before = 0, (0.0, math.inf)  # steps since bound and price were others
         self.winner: DualAscent | None = None  # that of the box in which the best plan was found
-        problem = self.problem
         self.best: Candidate | None = None
         self.given_up = np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.entered, self.read, self.tried, self.in_vain = 0, 0, 0, 0
-        self.settles = False
+        self.settles = self.may_settle = False
         self.asked = False  # whether the solver has been asked of all plans at once
-        every = problem.arcs_read
+        every = self.problem.arcs_read
         few, a_read = (SETTLED_READ, SETTLED_ARCS) if every <= MANY_ARCS else (FEW_READ, ARCS_A_READ)
         self.most = min(MOST_READ, MOST_WORK // max(1, every), few + every // a_read)
 
@@ -471,6 +470,14 @@ def branch_and_bound(sides: Sequence[Boxes]) -> None:
         now = waiting[0] if waiting[0].dives else min(waiting, key=_turn)
         now.step()
         share(sides)
+        left = unsettled(sides)
+        for side in left if len(left) <= FEW_SIDES else ():
+            side.settles = side.may_settle
+
+
+def unsettled(sides: Sequence[Boxes]) -> list[Boxes]:
+    """The sides that may still have a cheaper plan."""
+    return [side for side in sides if side.bound < side.price * (1 - side.problem.settings.gap)]
 
 
 def _is_spent(sides: Sequence[Boxes]) -> bool:

@@ -17,7 +17,7 @@ from ...ir.record import record
 from ..layouts.space import too_large
 from ..plan import PROVEN, Cutoff
 from .alike_copies import search_alike
-from .branch_and_bound import CLOSE, FEW_SIDES, MANY_COLUMNS, Boxes, branch_and_bound, enter, share
+from .branch_and_bound import CLOSE, FEW_SIDES, MANY_COLUMNS, Boxes, branch_and_bound, enter, share, unsettled
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Prover
@@ -196,14 +196,15 @@ def _among_images(
 def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:
     """The cheapest plan of all sides, of which `least` is a bound. Raises Cutoff where none was found that costs less
     than `below`."""
-    for side in every:  # of many only the one of which most is known
-        side.settles = (len(every) <= FEW_SIDES or side.problem.groups is None) and is_looked_at(side.side)
+    for side in every:  # of many only the one of which most is known, until few are left
+        side.may_settle = is_looked_at(side.side)
+        side.settles = side.may_settle and (len(every) <= FEW_SIDES or side.problem.groups is None)
     branch_and_bound(every)
     settled, bounds = _settled(every)
     gap = prover.problem.settings.gap
     left = [n for n, side in enumerate(every) if side.settles and bounds[n] < side.price * (1 - gap)]
     for n in left:  # boxes were left to what has not settled them
-        every[n].settles = False
+        every[n].settles = every[n].may_settle = False
     branch_and_bound([every[n] for n in left])
     share(every)
     bounds = [
@@ -227,14 +228,14 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
 
 def _settled(every: Sequence[Boxes]) -> tuple[Candidate | None, list[float]]:
     """Of what boxes have left open the cheapest plan that is found copy by copy, if one is cheaper than what is known,
-    and a bound of each side. Of many sides, with a plan known, one at the most, which is not left to boxes, and for no
-    small gap: these close it as soon."""
+    and a bound of each side. Where many are left, with a plan known, of one at the most, which is not left to boxes,
+    and for no small gap: these close it as soon."""
     best, bounds = None, [side.bound for side in every]
-    known = any(side.best is not None for side in every)
+    known, few = any(side.best is not None for side in every), len(unsettled(every)) <= FEW_SIDES
     for n in sorted(range(len(every)), key=lambda n: _settled_next(every[n], known)):
         side = every[n]
         bounds[n], enough = side.bound, side.price * (1 - side.problem.settings.gap)
-        if len(every) > FEW_SIDES and (known or best is not None):
+        if not few and (known or best is not None):
             enough = side.price * (1 - CLOSE) if side.settles else -math.inf
         if bounds[n] < enough:
             found, more = settle(side.side, side.prover, side.price)

@@ -146,6 +146,32 @@ def test_no_more_is_swept_than_raises_the_bound() -> None:
     assert len(swept) == 3 < boxes.SWEEPS
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_the_last_few_of_many_sides_are_left_to_what_settles_them(small: bool) -> None:
+    """Once no other may have a cheaper plan: boxes of these that get nowhere wait."""
+    steps: list[int] = []
+
+    def side(n: int, closes: bool) -> Any:
+        made: Any = SimpleNamespace(settles=False, may_settle=small, dives=False, large=False, best=None, read=1)
+        made.elsewhere, made.price, made.below, made.bound, made.least, made.in_place = True, 2.0, 2.0, 1.0, float(n), 0
+        made.problem = SimpleNamespace(settings=SimpleNamespace(gap=1e-9), columns=1)
+        made.open = True
+
+        def step() -> None:
+            steps.append(n)
+            assert len(steps) < 2 or made.settles == small
+            made.open, made.bound = False, 2.0 if closes else 1.0
+
+        made.step = step
+        return made
+
+    every = [side(0, True), side(1, False), side(2, False)]
+    boxes.branch_and_bound(every)
+    assert steps == [0, 1, 2]
+    assert [one.settles for one in every] == [False, small, small]
+    assert boxes.unsettled(every) == every[1:]
+
+
 @pytest.mark.parametrize(
     ("by_images", "below", "columns", "closed"),
     [

@@ -131,11 +131,9 @@ def test_boxes_of_many_sides_end_with_what_there_is_for_them(monkeypatch: pytest
 
     monkeypatch.setattr(boxes, "_turn", lambda side: (side.read, 0.0))
     monkeypatch.setattr(boxes, "share", lambda sides: None)
-    problem = SimpleNamespace(columns=boxes.TOLD_WORK // 10)
-    made: Any = [
-        SimpleNamespace(read=0, problem=problem, dives=False, large=False, open=True, bound=1.0, best=object())
-        for _ in range(3)
-    ]
+    problem = SimpleNamespace(columns=boxes.TOLD_WORK // 10, settings=SimpleNamespace(gap=1e-9))
+    own = {"read": 0, "bound": 1.0, "price": 2.0, "best": object()}
+    made: Any = [SimpleNamespace(problem=problem, dives=False, large=False, open=True, **own) for _ in range(3)]
     for one in made:
         one.step = step.__get__(one)
     boxes.branch_and_bound(made)

@@ -65,7 +65,7 @@ def press(
     plenty: dict[int, float] = {}  # and the lowest with which the plan kept to the limits
     charged: dict[int, float] = {}
     for turn in range(turns + 1):
-        _sweep(ascent)
+        _sweep(ascent, enough)
         bound, chosen = ascent.bound() + ascent.combining(combining), tuple(ascent.round())
         if not np.isfinite(ascent.price_of(chosen)):
             return best
@@ -97,14 +97,14 @@ def press(
     return best
 
 
-def _sweep(ascent: DualAscent) -> None:
+def _sweep(ascent: DualAscent, enough: float) -> None:
     """Sweep until that does not raise the bound any more: of most boxes it does not once, where their ascent had
-    settled before what they leave out."""
+    settled before what they leave out. While no plan is known, and so none is `enough`, plans read off get better."""
     bound = ascent.bound()
     for _ in range(SWEEPS):
         ascent.sweep()
         before, bound = bound, ascent.bound()
-        if not bound > before + MOVED * abs(before):
+        if enough < math.inf and not bound > before + MOVED * abs(before):
             return
 
 

@@ -135,15 +135,16 @@ def test_of_a_box_whose_bound_is_enough_no_plan_is_looked_at(enough: float, aske
     assert len(seen) == asked
 
 
-def test_no_more_is_swept_than_raises_the_bound() -> None:
-    """Twice here: the third sweep is the last one, whatever is charged for afterwards."""
+@pytest.mark.parametrize(("enough", "sweeps"), [(10.0, 3), (math.inf, boxes.SWEEPS)], ids=["a plan", "no plan"])
+def test_no_more_is_swept_than_raises_the_bound(enough: float, sweeps: int) -> None:
+    """Twice here: the third sweep is the last one, where a plan is known that others have to be cheaper than."""
     swept: list[int] = []
     plan = Candidate((0,), 3.0, 3.0)
     rising: Any = SimpleNamespace(sweep=lambda: swept.append(1), bound=lambda: 1.0 + min(len(swept), 2))
     rising.round, rising.price_of, rising.combining = lambda: [0], lambda chosen: 3.0, lambda some: 0.0
-    found = boxes.press(rising, [], lambda chosen: plan, lambda one: True, 3)
+    found = boxes.press(rising, [], lambda chosen: plan, lambda one: True, 3, enough=enough)
     assert found is not None and found.bound == 3.0
-    assert len(swept) == 3 < boxes.SWEEPS
+    assert len(swept) == sweeps
 
 
 @pytest.mark.parametrize("small", [True, False])

@@ -28,21 +28,24 @@ def ask_by_bytes(left: Model, reduced: Reduced, limits: Limited, settings: Setti
     program = level_program(reduced.program, left, reduced.loads)
     scip = replace(settings, solver="gscip")
     answer = solve(program.model, scip, FEW_NODES, first=program.levels, ranks=program.ranks)
-    if answer.none or is_settled(answer, program.model, 2 * settings.gap):
-        return answer
-    return _after(answer, solve(reduced.whole(left), settings, NODES))
+    settled = answer.none or is_settled(answer, program.model, 2 * settings.gap)
+    return answer if settled else _after(answer, _ask_in_grains(left, reduced, settings))
 
 
 def ask_whole(left: Model, reduced: Reduced, limits: Limited, settings: Settings) -> Answer:
-    """What a solver says of what is `left` of a program: where some collectives run as one, of which HiGHS makes cuts
-    for seconds that say little, CP-SAT if that settles it."""
-    if not reduced.loads or not limits.combining:
-        return solve(reduced.whole(left), settings, NODES)
+    """What a solver says of what is `left` of a program, all of it at once."""
+    if reduced.loads and limits.combining:
+        return _ask_in_grains(left, reduced, settings)
+    return solve(reduced.whole(left), settings, NODES)
+
+
+def _ask_in_grains(left: Model, reduced: Reduced, settings: Settings) -> Answer:
+    """What CP-SAT says if that settles it: where some collectives run as one, and where branching alone does not do,
+    HiGHS makes cuts for seconds that say little."""
     model = reduced.in_grains(left)
     answer = solve(model, replace(settings, solver="cp-sat"), FEW_NODES)
-    if answer.none or is_settled(answer, model, 2 * settings.gap):
-        return answer
-    return _after(answer, solve(reduced.whole(left), settings, NODES))
+    settled = answer.none or is_settled(answer, model, 2 * settings.gap)
+    return answer if settled else _after(answer, solve(reduced.whole(left), settings, NODES))
 
 
 def _after(first: Answer, answer: Answer) -> Answer:

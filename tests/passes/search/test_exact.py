@@ -137,13 +137,13 @@ def test_programs_of_what_runs_as_one_are_left_to_boxes_where_they_are_large(
     options = Options(hardware, capacity_bytes=0.6 * float(memory(insert(free)[0]).total_bytes))
     least = choose(program, "main", mesh, options).phases[0]
     assert least.gap <= 1e-9
-    asked, by_bytes = list[int](), Prover._by_bytes
+    asked, by_bytes = list[int](), exact.ask_by_bytes
 
-    def counted(self: Prover, model: Model, reduced: Reduced, limits: Limited) -> object:
-        asked.extend([len(model.cost)] if limits.combining else [])
-        return by_bytes(self, model, reduced, limits)
+    def counted(left: Model, reduced: Reduced, limits: Limited, settings: Settings) -> Answer:
+        asked.extend([len(left.cost)] if limits.combining else [])
+        return by_bytes(left, reduced, limits, settings)
 
-    monkeypatch.setattr(Prover, "_by_bytes", counted)
+    monkeypatch.setattr(exact, "ask_by_bytes", counted)
     monkeypatch.setattr(searching, "settle", lambda *_: (None, -math.inf))
     for most, small, some in ((exact.MOST_COMBINING, exact.SMALL, True), (0, exact.SMALL, False), (0, 0, True)):
         monkeypatch.setattr(exact, "MOST_COMBINING", most)

@@ -1,11 +1,10 @@
 """Keeping to the memory of a chip: branch and bound over the bytes that values take.
 
-A box says which choices each node may take. A plan that holds too much at some point is kept out by
-two boxes: in one of them a value that is held there takes less, in the other at least as much, which
-leaves less for all others. A tensor that is split less serves at no higher price, so what matters is
-which values are given the memory that there is; those ways are few. Each box is bounded by the dual
-ascent, with memory charged for (see `multipliers`), which also finds plans; where it is small enough, by
-the integer program with a row for each point.
+A box says which choices each node may take. A plan that holds too much at some point is kept out by two boxes: in one
+of them a value that is held there takes less, in the other at least as much, which leaves less for all others. A tensor
+that is split less serves at no higher price, so what matters is which values are given the memory that there is; those
+ways are few. Each box is bounded by the dual ascent, with memory charged for (see `press`), which also finds plans;
+where it is small enough, by the integer program with a row for each point.
 """
 
 from __future__ import annotations
@@ -117,6 +116,7 @@ NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with 
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
+FEW_IN_PLACE = 3  # the same of steps where what boxes leave open is settled copy by copy
 AFTER_WORK = 2_000_000  # columns of all plans that are read off of a side all of which a solver has been asked of
 AFTER_IMAGES = 2_000_000  # and of one whose images have been looked at
 FEW_SIDES = 2  # where more are told apart there is not the time to settle each, copy by copy, if a plan is known
@@ -156,7 +156,8 @@ class Boxes:
     """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
     plan must cost less than, and `elsewhere` whether another side has one that costs as much, or one was known before.
     `floor`: a bound of all of its plans, and whether its images have been looked at (`by_images`). `settles`: whether
-    what boxes leave open is settled copy by copy, and if it may be, once few sides are left."""
+    what boxes leave open is settled copy by copy, and if it may be, once few sides are left; so many steps that change
+    nothing (`most_in_place`) leave it to that."""
 
     def __init__(self, side: Side, prover: Prover, below: float):
         self.side = side
@@ -167,10 +168,9 @@ class Boxes:
         self.in_place, self.before = 0, (0.0, math.inf)  # steps since bound and price were others
         self.winner: DualAscent | None = None  # that of the box in which the best plan was found
         self.best: Candidate | None = None
-        self.given_up = np.inf
         self.heap: list[tuple[float, int, _Box]] = []
-        self.entered, self.read, self.tried, self.in_vain = 0, 0, 0, 0
-        self.settles = self.may_settle = False
+        self.given_up, self.entered, self.read, self.tried, self.in_vain = np.inf, 0, 0, 0, 0
+        self.settles, self.may_settle, self.most_in_place = False, False, MOST_IN_PLACE
         self.asked = False  # whether the solver has been asked of all plans at once
         every = self.problem.arcs_read
         few, a_read = (SETTLED_READ, SETTLED_ARCS) if every <= MANY_ARCS else (FEW_READ, ARCS_A_READ)
@@ -232,7 +232,7 @@ class Boxes:
     def is_stuck(self) -> bool:
         """Whether boxes have not changed anything for some steps, or have given one up whose bound is the least of all:
         then a cheaper plan is all that they may still find."""
-        return self.in_place >= MOST_IN_PLACE or self.given_up <= self.least
+        return self.in_place >= self.most_in_place or self.given_up <= self.least
 
     @property
     def is_closed(self) -> bool:
@@ -297,7 +297,7 @@ class Boxes:
         rose, fell = bound > self.before[0] * (1 + MOVED), self.price < self.before[1] * (1 - MOVED)
         self.in_place = 0 if rose or fell else self.in_place + 1
         self.before = (bound if rose else self.before[0], self.price if fell else self.before[1])
-        if self.in_place >= MOST_IN_PLACE and not self.asked:
+        if self.in_place >= self.most_in_place and not self.asked:
             self.ask_whole(bound)
             bound = max(bound, self.floor)
             if bound >= self.price * (1 - gap):

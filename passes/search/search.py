@@ -17,7 +17,18 @@ from ...ir.record import record
 from ..layouts.space import too_large
 from ..plan import PROVEN, Cutoff
 from .alike_copies import search_alike
-from .branch_and_bound import CLOSE, FEW_SIDES, MANY_COLUMNS, Boxes, branch_and_bound, enter, share, unsettled
+from .branch_and_bound import (
+    CLOSE,
+    FEW_IN_PLACE,
+    FEW_SIDES,
+    MANY_COLUMNS,
+    MOST_IN_PLACE,
+    Boxes,
+    branch_and_bound,
+    enter,
+    share,
+    unsettled,
+)
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Prover
@@ -198,13 +209,14 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     than `below`."""
     for side in every:  # of many only the one of which most is known, until few are left
         side.may_settle = is_looked_at(side.side)
+        side.most_in_place = FEW_IN_PLACE if side.may_settle else MOST_IN_PLACE
         side.settles = side.may_settle and (len(every) <= FEW_SIDES or side.problem.groups is None)
     branch_and_bound(every)
     settled, bounds = _settled(every)
     gap = prover.problem.settings.gap
     left = [n for n, side in enumerate(every) if side.settles and bounds[n] < side.price * (1 - gap)]
     for n in left:  # boxes were left to what has not settled them
-        every[n].settles = every[n].may_settle = False
+        every[n].settles, every[n].may_settle, every[n].most_in_place = False, False, MOST_IN_PLACE
     branch_and_bound([every[n] for n in left])
     share(every)
     bounds = [

@@ -15,6 +15,7 @@ from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import less_room
+from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.less_room import Whole, whole
@@ -33,7 +34,8 @@ def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
 ) -> None:
     monkeypatch.setattr(less_room, "FEW_COLUMNS", few)
     monkeypatch.setattr(less_room, "MOST_WORK", work)
-    monkeypatch.setattr(boxes, "MOST_IN_PLACE", 0)
+    for module, most in ((boxes, "MOST_IN_PLACE"), (searching, "MOST_IN_PLACE"), (searching, "FEW_IN_PLACE")):
+        monkeypatch.setattr(module, most, 0)
     monkeypatch.setattr(boxes, "FIRST_TURNS", 0)  # memory is not charged for
     asked: list[Whole] = []
     levels: list[bool] = []

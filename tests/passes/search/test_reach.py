@@ -19,6 +19,8 @@ from escc.passes.choose import choose
 from escc.passes.ilp.model import Assembly, telling
 from escc.passes.layouts.space import Mask
 from escc.passes.options import Options
+from escc.passes.plan import Cutoff
+from escc.passes.search import search as searching
 from escc.passes.search.branch_and_bound import Boxes
 from escc.passes.search.copies_program import CopiesProgram
 from escc.passes.search.exact import Prover
@@ -133,3 +135,18 @@ def test_boxes_that_get_nowhere_wait_for_what_settles_them(sides_of: Callable[[s
         assert boxes.open
         boxes.settles = True
         assert boxes.open == (not stuck)
+    boxes.given_up, boxes.in_place, boxes.most_in_place = math.inf, 3, 3
+    assert not boxes.open, "as many steps as are said"
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_boxes_are_left_sooner_to_what_settles_them(
+    small: bool, sides_of: Callable[[str, str, str], list[Side]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, seen = sides_of(GATED, "main", "2")[0], list[int]()
+    monkeypatch.setattr(searching, "branch_and_bound", lambda every: seen.extend(one.most_in_place for one in every))
+    monkeypatch.setattr(searching, "is_looked_at", lambda _: small)
+    prover = Prover(side.problem)
+    with pytest.raises(Cutoff):
+        searching._sides([Boxes(side, prover, math.inf)], prover, 0.0, math.inf)
+    assert seen == [searching.FEW_IN_PLACE if small else searching.MOST_IN_PLACE]

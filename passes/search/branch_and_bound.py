@@ -30,8 +30,7 @@ from .settle import least_sent, settle_unsent
 from .side import MANY_ARCS, Side
 
 SWEEPS = 5  # at the most, for each charge
-FIRST = 0.02  # of the bound, what all the room at a point is charged at first
-GROWTH = 4.0
+FIRST, GROWTH = 0.02, 4.0  # of the bound, what all the room at a point is charged at first, and times that then
 NEAR = 1.3  # between a price that is too low and one that is enough
 
 
@@ -97,13 +96,14 @@ def press(
 
 
 def _sweep(ascent: DualAscent, enough: float) -> None:
-    """Sweep until that does not raise the bound any more: of most boxes it does not once, where their ascent had
-    settled before what they leave out. While no plan is known, and so none is `enough`, plans read off get better."""
-    bound = ascent.bound()
+    """Sweep until two do not raise the bound any more: of most boxes none does, where their ascent had settled before
+    what they leave out. While no plan is known, and so none is `enough`, plans read off get better."""
+    bound, in_vain = ascent.bound(), 0
     for _ in range(SWEEPS):
         ascent.sweep()
         before, bound = bound, ascent.bound()
-        if enough < math.inf and not bound > before + MOVED * abs(before):
+        in_vain = 0 if bound > before + MOVED * abs(before) else in_vain + 1
+        if in_vain == 2 and enough < math.inf:
             return
 
 

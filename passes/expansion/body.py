@@ -19,7 +19,6 @@ from ...ir.program import (
     Op,
     Pin,
     PinKind,
-    Reduce,
     Region,
     Repeat,
     Stored,
@@ -29,6 +28,7 @@ from ...ir.program import (
     signature,
 )
 from ...ir.record import record
+from .alike import may_be_shared
 from .dims import Constraint, DimTable, Extent, Numbered
 from .report import Refused, Report, TooLarge
 
@@ -65,7 +65,8 @@ class Context:
 
     `shared`: the tensors that are declared outside of blocks; None for one whose declaration is
     wrong. `scales`: of the quantised ones among them. `blocks`: the names of all blocks; `templates`:
-    those expanded so far. `made`: how many values there are.
+    those expanded so far. `pairs`: of each append the dim of the new tokens and that of their context. `made`: how many
+    values there are.
     """
 
     report: Report
@@ -78,6 +79,7 @@ class Context:
     templates: dict[str, Template] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
     extents: dict[Extent, None] = field(default_factory=dict)
+    pairs: tuple[frozenset[str], ...] = ()
     made: int = 0
 
     def measure(self, dims: Sequence[str], name: str, span: Span) -> None:
@@ -227,7 +229,8 @@ class Body:
 
         Raises Refused where integers would be made of what is not whole.
         """
-        same = (replace(op, result=""), dtype, spreads) if _is_on_the_way(op) else None
+        every = [dims, *(self.value(name).dims for name in operand_names(op))]
+        same = (replace(op, result=""), dtype, spreads) if may_be_shared(op, every, self.context.pairs) else None
         if same in self.once:
             return self.once[same]
         self.context.count(1, self.at)
@@ -319,15 +322,6 @@ class Body:
     def region(self) -> Region[Op]:
         """What the body has become."""
         return Region(tuple(self.stored), tuple(self.items))
-
-
-def _is_on_the_way(op: Op) -> bool:
-    """Whether an op is one of those of which a function makes its result, and reduces a value or maps what is reduced.
-    What is made of no value, as angles of places are, is made as it is needed, in any layout."""
-    if "." not in op.result or not operand_names(op):
-        return False
-    sums = isinstance(op, Einsum) and not {i for own in op.indices for i in own} <= {*op.output}
-    return sums or isinstance(op, Map | Reduce)
 
 
 def _typed(value: Value) -> str:

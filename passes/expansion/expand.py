@@ -15,6 +15,7 @@ from ...ir.diagnostics import Source, Span
 from ...ir.expr import Operand
 from ...ir.program import Kind, Map, Op, Program, Region, Value
 from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter, PhaseText, Return, Title, Type
+from .alike import pairs_of
 from .body import Body, Context, Template
 from .composites import COMPOSITES
 from .declared import claim, declare, declared_value, store
@@ -52,7 +53,7 @@ def expand(
     InputError with all that is wrong, in source order; TooLarge, which is one, where that is sizes alone.
     """
     report = Report(source)
-    context = Context(report, declare_dims(model.items, report))
+    context = Context(report, declare_dims(model.items, report), pairs=pairs_of(model))
     texts = [item for item in model.items if isinstance(item, PhaseText)]
     phases = bind_phases(context.dims, texts, settings or {}, report)
     phases = tuple(bound for bound in phases if bound.name == phase) or phases

@@ -254,8 +254,9 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
                 sig = signature(op, plain)
                 splits = _splits(sig, op.result, values, spmd.mesh)
                 local, numbers = ({i: each.local(i, axes) for i, axes in splits.items()} for each in (timed, sized))
-                share = run_share(hidden.get(op.result), numbers.__getitem__, sized.dim)
-                done = work(op, sig, plain, launched[op.result], local.__getitem__, timed.dim, share)
+                seen = hidden.get(op.result)
+                share, cut = run_share(seen, numbers.__getitem__, sized.dim), seen.cut if seen else frozenset()
+                done = work(op, sig, plain, launched[op.result], local.__getitem__, timed.dim, share, cut)
                 yield OpWork(op.result, placed.times, done)
             case Move(result, operand, collective, joined):
                 axes = axes_of(collective, values[operand].layout)

@@ -12,7 +12,8 @@ sum: where all of that is minus infinity beyond a limit, whatever the sum is, bl
 Chips of a mesh cut queries and context as they hold them, so that some have more to do than others: the share is that
 of the chip with most, for which the others wait. It counts the context as filled, as an estimate does.
 
-What is left out is arithmetic. The entries of caches count as read once, whoever reads them.
+What is left out is arithmetic, and of what is read for each query and key, as scores that are held whole, what lies in
+blocks that do not run. The entries of caches count as read once, whoever reads them.
 
 Ops are found as kernels are (cost.kernels), moved copies read as what they are copies of: so the search and the sharded
 program see the same ones.
@@ -72,6 +73,12 @@ class Shown:
     most_bits: int
     dims: tuple[str | None, str]
     limits: tuple[tuple[Expr, Expr], ...]
+
+    @property
+    def cut(self) -> frozenset[str]:
+        """The indices of what blocks are left out of, as they are of the scores, and of what is read to make these for
+        each query and key alike. What has the context alone counts as read once (see above)."""
+        return frozenset([self.query, self.context] if self.query else self.scores)
 
 
 def limits(one: InBlocks, spmd: SpmdProgram) -> tuple[Limit, ...]:

@@ -3,8 +3,10 @@
 A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through
 HBM. One kernel is: a matmul with the pointwise ops that follow it; projections of one value by several
 weights; attention, from the scores to the weighted values, with its softmax and masks; scores and what
-weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it. Values that no
-tensor enters into, such as masks and places, are made where they are read.
+weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it. Scores that two
+attentions read, or two products of one, are held whole: what makes them writes them, and each of the two reads
+them, as far as masks show them to it. Values that no tensor enters into, such as masks and places, are made where
+they are read.
 
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.
@@ -19,7 +21,7 @@ by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from math import prod
 
@@ -83,12 +85,13 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
             case Compute(op):
                 around = tuple((repeat.name, *(c.result for c in repeat.carries)) for repeat in placed.repeats)
                 names[op.result] = operand_names(op)
-                dims = {dim for name in (op.result, *names[op.result]) for dim in plain[name].dims}
-                size, original = prod(sizes[dim] for dim in dims), with_operands(op, copies)
+                every = {dim for name in (op.result, *names[op.result]) for dim in plain[name].dims}
+                size, original = prod(sizes[dim] for dim in every), with_operands(op, copies)
                 sig, done_in = signature(original, plain), arithmetic(op, plain)
                 nodes.append(_Node(original, sig, around, placed.times, size, done_in is not Dtype.BF16))
     ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
-    found = _Kernels(ordered, stored, frozenset(handed_on)).launches()
+    dims = {name: value.dims for name, value in plain.items()}
+    found = _Kernels(ordered, stored, frozenset(handed_on), dims).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
 
 
@@ -134,8 +137,15 @@ class _Kernels:
     """The kernels of ops: sets of them, each in one region. Ops are numbered in an order in which makers come before
     readers."""
 
-    def __init__(self, nodes: Sequence[_Node], stored: Mapping[str, Kind], handed_on: frozenset[str]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[_Node],
+        stored: Mapping[str, Kind],
+        handed_on: frozenset[str],
+        dims: Mapping[str, tuple[str, ...]],
+    ) -> None:
         self.stored = stored
+        self.dims = dims
         self.handed_on = handed_on
         self.nodes = nodes
         self.maker = {node.op.result: n for n, node in enumerate(self.nodes)}
@@ -226,21 +236,64 @@ class _Kernels:
 
     def _join_attention(self) -> set[int]:
         """Matmuls without weights, each with the one before it where a reduction stands between them, or where it only
-        weighs and sums what that makes; and what stands between."""
+        weighs and sums what that makes; and what stands between, from where no other of them reads it too."""
+        own = {n: found for n in range(len(self.nodes)) if (found := self._attention(n))}
+        within: dict[int, set[int]] = {}
+        for n, ops in own.items():
+            for k in ops:
+                within.setdefault(k, set()).add(n)
         joined: set[int] = set()
-        for n, node in enumerate(self.nodes):
-            if node.role is not Role.MATMUL or self._weighs(n):
-                continue
-            between, scores = self._between(n)
-            for m in scores:
-                after = {m}
-                for k in sorted(between):
-                    if after & set(self._makers(k)):
-                        after.add(k)
-                if _only_sums(node.op) or any(self.nodes[k].role is Role.REDUCTION for k in after):
-                    self._join([*sorted(after), n])
-                    joined |= after | {n}
+        for n, ops in own.items():
+            shared = self._shared(n, ops, within)
+            rest = ops - shared
+            if not shared or _only_sums(self.nodes[n].op) or self._reduces(rest):
+                self._join(sorted(rest))
+                joined |= rest
         return joined
+
+    def _attention(self, n: int) -> set[int]:
+        """The ops of an attention that ends with op `n`, or of a sum of scores; none where this is another."""
+        found: set[int] = set()
+        if self.nodes[n].role is not Role.MATMUL or self._weighs(n):
+            return found
+        between, scores = self._between(n)
+        for m in scores:
+            after = {m}
+            for k in sorted(between):
+                if after & set(self._makers(k)):
+                    after.add(k)
+            if _only_sums(self.nodes[n].op) or self._reduces(after):
+                found |= after | {n}
+        return found
+
+    def _reduces(self, some: Iterable[int]) -> bool:
+        return any(self.nodes[k].role is Role.REDUCTION for k in some)
+
+    def _shared(self, n: int, own: Set[int], within: Mapping[int, Set[int]]) -> set[int]:
+        """Of the ops `own` of an attention those that make scores which another attention, or another product of this
+        one, reads too, and what makes these: such scores are held whole, and no block of them is made twice. Scores
+        have a dim that the product sums; maxima and sums have none. `within`: the attentions that each op is of."""
+        node = self.nodes[n]
+        wide = {
+            dim
+            for use in node.signature.uses
+            if self.maker.get(use.value) in own
+            for index, dim in zip(use.indices, self.dims[use.value], strict=True)
+            if index in node.signature.contracted
+        }
+        waiting = []
+        for k in sorted(own - {n}):
+            result = self.nodes[k].op.result
+            others = (m for m in self.readers.get(result, ()) if m not in own)
+            if wide & {*self.dims[result]} and any(within.get(m, set()) - {n} for m in others):
+                waiting.append(k)
+        found: set[int] = set()
+        while waiting:
+            k = waiting.pop()
+            if k not in found:
+                found.add(k)
+                waiting += [m for m in self._makers(k) if m in own]
+        return found
 
     def _between(self, n: int) -> tuple[set[int], list[int]]:
         """The ops between a matmul and the matmuls before it, and those of these that have no weight. What is chosen

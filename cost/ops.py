@@ -7,7 +7,7 @@ that it writes, and the values that go from one kernel to another (see `kernels`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from fractions import Fraction
 from functools import reduce
 from typing import Any
@@ -49,10 +49,12 @@ def work(
     local: Local,
     whole: Local,
     shown: Any = 1,
+    cut: Set[str] = frozenset(),
 ) -> Work:
     """The work of `op` on one chip, of chosen entries on the busiest; `whole` gives the size of a dim on all chips
     together. `shown`: the share of its scores that no mask hides from it; of chosen ones those that are kept lie among
-    them, so that the fewer count."""
+    them, so that the fewer count. `cut`: the indices along which blocks are left out of what they hide; of an operand
+    that has all of them no more is read."""
     chosen = chosen_of(op, values)
     load = busiest(chosen, local, whole)
     share = held_share(chosen, whole)
@@ -62,6 +64,7 @@ def work(
         u: _bytes(u.indices, values[u.value], local, whole)
         * _groups(u, values[u.value], whole)
         * _met(u, op, values, local, whole)
+        * (shown if cut and cut <= {*u.indices} else 1)
         for u in signature.uses
         if u.value in launch.reads
     }

@@ -264,8 +264,8 @@ def seconds_of(
     sizes at which ops are timed; `seen`: what masks show of it. Shape [rows of the table]."""
     local = {i: mean[i] / table.ways[:, s] for s, i in enumerate(table.signature.indices)}
     whole = mean.__getitem__
-    share = run_share(seen, local.__getitem__, whole)
-    done = work(op, signature(op, values), values, launch, local.__getitem__, whole, share)
+    share, cut = run_share(seen, local.__getitem__, whole), seen.cut if seen else frozenset()
+    done = work(op, signature(op, values), values, launch, local.__getitem__, whole, share, cut)
     return np.broadcast_to(np.asarray(hardware.work_s(done), dtype=np.float64), len(table))
 
 

@@ -16,9 +16,11 @@ from escc.compiler import emit
 from escc.compiler.plan.pipeline import compile_phases
 from escc.cost import hidden, scores
 from escc.cost.attention import attentions
+from escc.cost.estimate import local_bytes
 from escc.cost.formulas.symbolic import symbolic
 from escc.cost.hardware import Hardware
 from escc.cost.hidden import Shown, run_share, shown
+from escc.cost.memory import points
 from escc.cost.scores import block_places, local_sizes
 from escc.cost.shown_blocks import runs
 from escc.ir.diagnostics import Source
@@ -271,6 +273,25 @@ def test_the_search_an_estimate_formulas_and_times_of_many_sizes_count_the_same_
     assert several[1] == float(share)
     assert several[2] == 1  # few scores are made whole
     assert several[0] == several[3] < 1
+
+
+def test_of_scores_that_two_attentions_read_each_reads_the_blocks_that_it_runs() -> None:
+    """They are written whole by what makes them, and held whole."""
+    other = "  w = softmax(s, over=M, mask=causal(L, M))\n  t[B,L,K,Q] = w[B,L,K,M] * ks[B,M,K,Q]\n  return o, t"
+    source = Source("a.esti", MODEL.replace("LAYOUT", "BM_xyKQ").replace("  return o", other))
+    chip = Hardware.of_paper("tpu-v4")
+    [one] = compile_phases(expand(parse(source), source), ["prefill"], Mesh.parse("2x2"), Options(chip))
+    values, sizes, done = one.spmd.table(), dict(one.spmd.sizes), {op.result: op for op in one.estimate.ops}
+    assert [attends.masked for attends in attentions(one.spmd)] == ["p.masked", "w.masked"]
+    assert any("s" in [live.name for live in point.live if not live.form] for point in points(one.spmd))
+    whole, local = float(local_bytes(values["s"], one.spmd)), local_sizes(values["s"], one.spmd)
+    shares = [float(run_share(shown(one.spmd)[f"{n}.masked"], local.__getitem__, sizes.__getitem__)) for n in "pw"]
+    assert 0 < shares[0] < shares[1] < 1
+    assert [done[f"{n}.masked"].hbm_bytes for n in "pw"] == pytest.approx([share * whole for share in shares])
+    assert done["s"].hbm_bytes > whole
+    written = symbolic(one.spmd, chip)
+    moved = {op.result: written.value(op.hbm_bytes) for op in written.ops}
+    assert moved == pytest.approx({name: op.hbm_bytes for name, op in done.items()})
 
 
 def test_scores_that_are_parts_of_a_sum_are_made_whole() -> None:

@@ -290,6 +290,49 @@ def test_scores_that_are_wanted_elsewhere_are_written() -> None:
     assert "attend.p" in some["m"].reads
 
 
+TWO = ATTENTION.replace("return a\n", "{product}\n  b[B,L,E] = t[B,L,F] * Wo[E,F]\n  return a + b\n")
+WINDOW = "w = softmax(s, over=M, mask=causal(L, M, window=2))\n  t[B,L,F] = w[B,L,M] * {values}[B,M,F]"
+
+
+@pytest.mark.parametrize("values", ["vs", "ks"])
+def test_scores_that_two_attentions_read_are_written_once_and_read_by_each(values: str) -> None:
+    """They are held whole, and neither attention makes blocks of them."""
+    some = found(read(TWO.replace("{product}", WINDOW.replace("{values}", values))), "attend.")
+    assert written(some) - {"a", "b", "return"} == {"q", "s", "o", "t"}
+    read_by = moved(some, "attend.")
+    assert [name for name, read in read_by.items() if "s" in read] == ["p.masked", "w.masked"]
+    assert read_by["s"] == {"q", "ks"} and read_by["o"] == {"vs"} and read_by["t"] == {values}
+    assert kernels(one for name, one in some.items() if name[0] in "spwot") == 3
+
+
+def test_shares_that_two_products_read_are_written_once_and_read_by_each() -> None:
+    """Attention runs in no blocks then: its scores are held whole as well, masked as they are made."""
+    some = found(read(TWO.replace("{product}", "t[B,L,F] = p[B,L,M] * ks[B,M,F]")), "attend.")
+    assert {"p.masked", "p", "o", "t"} <= written(some) and not {"s", "p.exp"} & written(some)
+    read_by = moved(some, "attend.")
+    assert [name for name, read in read_by.items() if "p" in read] == ["o", "t"]
+    assert [name for name, read in read_by.items() if "p.masked" in read] == ["p.max"]
+    assert kernels(one for name, one in some.items() if name[0] in "spot") == 4
+
+
+def test_a_maximum_that_others_read_leaves_attention_one_kernel() -> None:
+    """As it leaves its scores in blocks: it is no score itself."""
+    text = """
+main(q: bf16[B,L,E], k: bf16[B,M,E], z: bf16[B,L,E]) {
+  s[B,L,M] = q[B,L,E] * k[B,M,E]
+  m = max(s, over=M)
+  e = exp(s - m)
+  o[B,L,E] = e[B,L,M] * k[B,M,E]
+  y[B,L,E] = m[B,L] * z[B,L,E]
+  n = max(y, over=L)
+  t[B,L] = z[B,L,E] * n[B,E]
+  return o, t
+}
+"""
+    some = found(read(text))
+    assert "s" not in written(some) and "e" not in written(some)
+
+
 def test_matmuls_without_a_softmax_between_them_are_kernels_of_their_own() -> None:
     program = read("""main(q: bf16[B,E], k: bf16[M,E], v: bf16[M,F]) {
       s[B,M] = q[B,E] * k[M,E]

@@ -15,6 +15,7 @@ from ...cost.blocks import Block, blocks_of
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.hardware_file import MEASURED_KINDS
+from ...cost.kept_caches import kept_bytes
 from ...cost.memory import Point
 from ...cost.network import Network
 from ...cost.topology import islands
@@ -188,6 +189,9 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
         yield f"  {block_text(block)}"
     over = "" if whole <= room else ", more than it has"
     yield f"  in all: {whole / 1e9:.3f} GB, {whole / room:.1%} of the HBM{over}"
+    for name, size in kept_bytes(compiled.spmd).items():
+        copied = f"{float(size) / 1e9:.3f} GB"
+        yield f"  not counted: {name} is read as it was beside its append, so that XLA copies it: {copied}"
 
 
 def _worst(point: Point) -> str:

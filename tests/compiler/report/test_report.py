@@ -228,3 +228,19 @@ def test_the_layouts_of_a_tensor_are_all_the_legal_ones() -> None:
 def test_what_is_no_tensor_is_refused(tensor: str, sizes: dict[str, int], mesh: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         layouts_table(tensor, sizes, Mesh.parse(mesh), Dtype.BF16)
+
+
+@pytest.mark.parametrize(("read", "said"), [("c", True), ("ks", False)])
+def test_a_cache_that_is_read_as_it_was_is_said_to_be_copied(read: str, said: bool) -> None:
+    program = parse(f"""model "kept"
+    dim B = 4, L = 1, M = 65536, Q = 1024
+    main(x: bf16[B,L,Q]) {{
+      cache c: bf16[B,M,Q]
+      ks = append(c, x, L into M)
+      s[B,L,M] = x[B,L,Q] * ks[B,M,Q]
+      t[B,L,M] = x[B,L,Q] * {read}[B,M,Q]
+      return s + t
+    }}""")
+    text = report(compile_phase(program, "main", Mesh.parse("1"), Options(Hardware.load("h100"))))
+    line = "  not counted: c is read as it was beside its append, so that XLA copies it: 0.537 GB"
+    assert (line in text.splitlines()) == said

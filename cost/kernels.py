@@ -3,10 +3,10 @@
 A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through
 HBM. One kernel is: a matmul with the pointwise ops that follow it; projections of one value by several
 weights; attention, from the scores to the weighted values, with its softmax and masks; scores and what
-weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it. Scores that two
-attentions read, or two products of one, are held whole: what makes them writes them, and each of the two reads
-them, as far as masks show them to it. Values that no tensor enters into, such as masks and places, are made where
-they are read.
+weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it. Scores that something
+else reads, as a second attention or a second product of one, are held whole: what makes them writes them, and each
+attention reads them, as far as masks show them to it. Values that no tensor enters into, such as masks and places,
+are made where they are read.
 
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.
@@ -236,17 +236,13 @@ class _Kernels:
 
     def _join_attention(self) -> set[int]:
         """Matmuls without weights, each with the one before it where a reduction stands between them, or where it only
-        weighs and sums what that makes; and what stands between, from where no other of them reads it too."""
-        own = {n: found for n in range(len(self.nodes)) if (found := self._attention(n))}
-        within: dict[int, set[int]] = {}
-        for n, ops in own.items():
-            for k in ops:
-                within.setdefault(k, set()).add(n)
+        weighs and sums what that makes; and what stands between, from where nothing else reads scores of it."""
         joined: set[int] = set()
-        for n, ops in own.items():
-            shared = self._shared(n, ops, within)
-            rest = ops - shared
-            if not shared or _only_sums(self.nodes[n].op) or self._reduces(rest):
+        for n, node in enumerate(self.nodes):
+            own = self._attention(n)
+            shared = self._shared(n, own)
+            rest = own - shared
+            if rest and (not shared or _only_sums(node.op) or self._reduces(rest)):
                 self._join(sorted(rest))
                 joined |= rest
         return joined
@@ -269,10 +265,10 @@ class _Kernels:
     def _reduces(self, some: Iterable[int]) -> bool:
         return any(self.nodes[k].role is Role.REDUCTION for k in some)
 
-    def _shared(self, n: int, own: Set[int], within: Mapping[int, Set[int]]) -> set[int]:
-        """Of the ops `own` of an attention those that make scores which another attention, or another product of this
-        one, reads too, and what makes these: such scores are held whole, and no block of them is made twice. Scores
-        have a dim that the product sums; maxima and sums have none. `within`: the attentions that each op is of."""
+    def _shared(self, n: int, own: Set[int]) -> set[int]:
+        """Of the ops `own` of an attention those that make scores which something else reads too, as another attention
+        or another product of this one, and what makes these: such scores are held whole, and attention reads them as
+        anything else does. Scores have a dim that the product sums; maxima and sums have none."""
         node = self.nodes[n]
         wide = {
             dim
@@ -284,8 +280,8 @@ class _Kernels:
         waiting = []
         for k in sorted(own - {n}):
             result = self.nodes[k].op.result
-            others = (m for m in self.readers.get(result, ()) if m not in own)
-            if wide & {*self.dims[result]} and any(within.get(m, set()) - {n} for m in others):
+            others = any(m not in own for m in self.readers.get(result, ())) or result in self.handed_on
+            if wide & {*self.dims[result]} and others:
                 waiting.append(k)
         found: set[int] = set()
         while waiting:

@@ -315,6 +315,16 @@ def test_shares_that_two_products_read_are_written_once_and_read_by_each() -> No
     assert kernels(one for name, one in some.items() if name[0] in "spot") == 4
 
 
+@pytest.mark.parametrize("wanted", ["s", "p"])
+def test_attention_reads_scores_that_are_wanted_elsewhere_as_any_other_kernel_does(wanted: str) -> None:
+    """As they are held whole."""
+    text = TWO.replace("{product}", f"t[B,L,F] = {wanted}[B,L,M] * Wm[M,F]")
+    some = found(read(text.replace("  cache keys", "  param Wm: bf16[M,F]\n  cache keys")), "attend.")
+    assert {wanted, "o", "t"} <= written(some)
+    readers = [name for name, read in moved(some, "attend.").items() if wanted in read]
+    assert readers == (["p.masked", "t"] if wanted == "s" else ["o", "t"])
+
+
 def test_a_maximum_that_others_read_leaves_attention_one_kernel() -> None:
     """As it leaves its scores in blocks: it is no score itself."""
     text = """

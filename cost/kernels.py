@@ -239,10 +239,11 @@ class _Kernels:
         weighs and sums what that makes; and what stands between, from where nothing else reads scores of it."""
         joined: set[int] = set()
         for n, node in enumerate(self.nodes):
-            own = self._attention(n)
+            if not (own := self._attention(n)):
+                continue
             shared = self._shared(n, own)
             rest = own - shared
-            if rest and (not shared or _only_sums(node.op) or self._reduces(rest)):
+            if not shared or _only_sums(node.op) or self._reduces(rest):
                 self._join(sorted(rest))
                 joined |= rest
         return joined

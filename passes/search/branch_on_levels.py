@@ -9,6 +9,7 @@ that search asked, of levels alone: what it finds first is the better plan.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,17 +24,20 @@ from ..ilp.solver import Answer, Relaxation, Settings, solve
 from ..ilp.thinned import Thinned, thinned
 from ..layouts.space import Array, Mask
 from .branch_on_axes import INTEGRAL, AxisProgram, AxisSearch, Box, cheap
+from .dual_ascent import DualAscent
 from .level_program import LITTLE, SAME, level_program
 from .memory_bounds import Load
 from .memory_rows import ROOM
 from .problem import Candidate
-from .reduced_program import Reduced, fixed
+from .reduced_program import Left, Reduced, fixed, left_in
 
 Floats = NDArray[np.float64]
 Among = Callable[[Answer, float], Candidate | None]
 MOST_IN_VAIN = 3  # times that a plan is looked for among what a relaxation mixes, and none is found
 CLOSE = 1e-4  # of a price: with a plan that is as near to a relaxation branching alone finds what is left
 MOSTLY = 0.9  # of a node, that a relaxation takes of a choice: nearly all
+MOST_OPENED = 24  # relaxations by which levels are told apart before what they leave is looked at
+MOST_BOXES = 4  # that are looked at one by one
 STEPS = 4  # relaxations in which all is settled so
 MOST_RELAXED = 400  # linear programs, each a tenth of a second
 NEAR = (0.002, 0.005, 0.016)  # above a relaxation, where plans are looked for first
@@ -104,6 +108,15 @@ class LevelPlans:
         self.solve_s += search.seconds
         return search.best
 
+    def left(self, price: float, least: float) -> list[Mask]:
+        """The columns that plans cheaper than a price may have, as `ByLevels` has them; in the program's unit."""
+        if not self._is_relaxed:
+            return [self.reduced.model.upper > 0]
+        search = OpenLevels(self.program, self.settings, price, levels=levels_of(self.reduced.loads), most=MOST_OPENED)
+        boxes = search.left(self.relaxed, self._near(price), least)
+        self.solve_s += search.seconds
+        return boxes if len(boxes) <= MOST_BOXES else [np.any(boxes, axis=0)]
+
     @property
     def _is_relaxed(self) -> bool:
         """Whether the relaxation has been solved: it may have run out of time."""
@@ -157,6 +170,16 @@ class ByLevels:
     plans: LevelPlans | None = None
     most: float = 0.0
 
+    def left(self, ascent: DualAscent, price: float, least: float) -> list[Left]:
+        """The choices and arcs that plans cheaper than a price, which is no more than `most`, may have, with levels
+        told apart as far as none costs less than `least`, or as far as levels say it: of each box that is left, or of
+        many boxes together. `ascent`: what the program was made with."""
+        if self.plans is None:
+            return []
+        unit = self.plans.program.unit
+        boxes = self.plans.left(price * unit, least * unit)
+        return [left_in(ascent, price, self.plans.reduced, cheap) for cheap in boxes]
+
 
 @dataclass(eq=False)
 class LevelSearch(AxisSearch):
@@ -182,13 +205,17 @@ class LevelSearch(AxisSearch):
 
     def settle(self, root: Answer, upper: Floats) -> Box:
         """Look near the relaxation of all with such upper bounds, which is returned."""
+        whole = self._begun(root, upper)
+        self._look_near(whole)
+        return whole
+
+    def _begun(self, root: Answer, upper: Floats) -> Box:
+        """The relaxation of all with such upper bounds."""
         assert root.row_worths is not None, "it was asked for"
         thin = self._thin = thinned(continuous(replace(self.program.model, upper=upper)))
         # What is full there is no choice, and no cut bounds it by 0.
         self._relaxation = Relaxation(thin.model, self.settings, root.row_worths[thin.rows])
-        whole = Box(upper, upper, root, root.bound, True)
-        self._look_near(whole)
-        return whole
+        return Box(upper, upper, root, root.bound, True)
 
     @property
     def most_relaxed(self) -> int:
@@ -294,6 +321,33 @@ class LevelSearch(AxisSearch):
                 if high - low > SAME and depends > most:
                     most, cut = depends, (columns, more if part >= 0.5 else ~more)
         return cut
+
+
+class OpenLevels(LevelSearch):
+    """Not for plans but for what plans below the price may have: levels are told apart until the bounds of what that
+    leaves open are near each other."""
+
+    def left(self, root: Answer, upper: Floats, least: float) -> list[Mask]:
+        """The columns of each box that is left where none costs less than `least`, or nothing is left to be told."""
+        self._push(self._begun(root, upper))
+        left = []
+        while self.heap:
+            box = self._take()
+            assert box.answer.x is not None, "relaxations that are entered have a solution"
+            is_told = box.bound >= least or self.relaxed >= self.most_relaxed
+            if is_told or (box.relaxed and self._level(box.answer.x) is None):
+                left.append(cheap(box, self.price) > 0)
+            elif box.relaxed:
+                self._split(box)
+            else:
+                self._relax(box)
+        return left if self.given_up == np.inf else [upper > 0]  # one that ran out of time may hold any
+
+    def _take(self) -> Box:
+        return heapq.heappop(self.heap)[2]
+
+    def _relaxed(self, box: Box) -> None:
+        self._push(box)
 
 
 def levels_of(loads: Sequence[Load]) -> dict[int, Floats]:

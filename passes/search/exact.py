@@ -289,7 +289,7 @@ class Prover:
         `most_columns`. `begun`: what was said of plans that keep to these limits, if some may cost as much.
         `most_relaxed`, `apart`: as `LevelPlans` has them."""
         if begun is None or begun.plans is None or begun.most < known.price:
-            begun = self._begun(ascent, known, limits, most_columns)
+            begun = self.begun(ascent, known, limits, most_columns)
         if begun is None or begun.plans is None:
             return begun
         if begun.relaxed >= known.price * (1 + 1e-9):
@@ -305,7 +305,7 @@ class Prover:
         self.solve_s += plans.solve_s - before_s
         return replace(begun, plan=found, bound=min(known.price, bound / plans.program.unit))
 
-    def _begun(self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int) -> ByLevels | None:
+    def begun(self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int) -> ByLevels | None:
         """The plans that cost less than `known`, relaxed, for `by_levels`."""
         alive, arcs = self._alive(ascent, known)
         if not all(mask.any() for mask in alive):

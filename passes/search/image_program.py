@@ -19,10 +19,11 @@ from .branch_and_bound import NEARLY, press
 from .branch_on_levels import ByLevels
 from .dual_ascent import DualAscent
 from .exact import Prover
-from .images import ImageLimits, Images
+from .images import ImageLimits, Images, images, most_often, over_arcs
 from .less_room import LessRoom
 from .limits import JointLimits, Limited, Limits
 from .problem import Candidate
+from .reduced_program import Left
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
@@ -48,6 +49,9 @@ MORE_TIGHTLY = (1.1, 3.0)  # as TIGHTER, of plans that are repaired
 MOST_REPAIRED, REPAIRED = 0.05, 0.02  # taken too much by a plan that is repaired, and what that may cost more
 MOST_APART = 60_000  # columns of a program in which axes are told apart, of which some dozens of relaxations are needed
 APART_WORK = 2_000_000  # columns of all of these
+ABOVE_IMAGES = 0.005  # the bound of images, what is looked for where axes are told apart
+OPENED = 1e-3  # below it, what levels are told apart for before
+MOST_IN_PART = 8  # relaxations of what is looked at so, each a second
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
@@ -86,7 +90,12 @@ class ImageSearch:
             cheapest, limits = self._known_closer(cheapest, small, limits, bound, below)
             found = self._nearest(cheapest, small, limits, bound, whole, below)
             near_enough = ROUGH if self.images.problem.columns < MANY_IMAGES else NEARLY
-            found = self._improved(found, whole, bound / (1 - near_enough))
+            enough = bound / (1 - near_enough)
+            if self.images.problem.columns >= MANY_IMAGES:
+                told, bound = self._told_in_part(small, found, bound, below)
+                if told is not found:  # by that bound it is known how near it is
+                    found, enough = told, bound / (1 - near_enough)
+            found = self._improved(found, whole, enough)
             price = below if found is None else found.price
             if bound < price * (1 - NEARLY):  # seldom is there none that is much nearer
                 nearer = self._nearest_as_stored(cheapest, small, limits, bound, whole, price)
@@ -121,6 +130,65 @@ class ImageSearch:
         if plan is not None and not self.limits.fits(plan):
             plan = self._repaired(plan, whole, price)
         return plan or found, max(bound, answer.bound)
+
+    def _told_in_part(
+        self, small: _Small, found: Candidate | None, bound: float, below: float
+    ) -> tuple[Candidate | None, float]:
+        """As `_told_apart`, of a program of many columns: axes are told apart where programs run most often alone, in
+        each box of levels that images leave open, among what plans near their bound may have there."""
+        price = below if found is None else found.price
+        most = min(price * (1 - ROUGH), bound * (1 + ABOVE_IMAGES))
+        near, limits = _at_most(most, small.ascent), ImageLimits(self.images, self.limits)
+        begun = small.prover.begun(small.ascent, near, limits, MOST_AMONG) if bound < price * (1 - NEARLY) else None
+        if begun is None:
+            return found, bound
+        least = most
+        for left in begun.left(small.ascent, most, bound * (1 - OPENED)):
+            part = self._part(left)
+            plan, shown = (None, bound) if part is None else part._among_part(bound, most)
+            least = min(least, shown)
+            if part is not None:
+                self.prover.solve_s += part.prover.solve_s
+            if plan is not None:
+                plan = self.prover.problem.found(plan.chosen, plan.shared)
+                found = min(plan, found or plan, key=lambda p: p.price)
+                most = min(most, found.price)
+        return found, max(bound, least)
+
+    def _part(self, left: Left) -> ImageSearch | None:
+        """What is `left` of images, to be looked at with axes told apart where programs run most often."""
+        every = self.prover.problem
+        problem = over_arcs(every, self.images.between(every, left.arcs))
+        apart = images(problem, most_often(problem.graph))
+        if apart is None:
+            return None
+        none = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
+        ascent = self.images.whole(none, left.ascent)
+        for n, mask in enumerate(self.images.all(left.masks)):
+            ascent.allow(n, mask)
+        return ImageSearch(Prover(problem), self.limits, apart, ascent, self.closer)
+
+    def _among_part(self, least: float, below: float) -> tuple[Candidate | None, float]:
+        """A plan that costs less than `below`, if one is found, by the cheapest one among images of which some are told
+        apart; and a bound of all that do, of which `least` is one."""
+        limits, own = ImageLimits(self.images, self.limits), self.images.here(self.ascent)
+        prover, known = Prover(self.images.problem), _at_most(below, own)
+        begun = prover.begun(own, known, limits, MOST_AMONG)
+        if begun is None or begun.relaxed < least:  # what is open is not how axes stand to each other here
+            self.prover.solve_s += prover.solve_s
+            return None, least
+        answer = prover.by_levels(
+            own, known, limits, MOST_AMONG, ROUGH, less=True, begun=begun, most_relaxed=MOST_IN_PART, apart=True
+        )
+        assert answer is not None, "it has begun"
+        self.prover.solve_s += prover.solve_s
+        found = None
+        if answer.plan is not None:
+            whole = self.images.whole(self.ascent, own)
+            found, wrong = self._spelled(answer.plan, whole, math.inf)
+            found = found or self._repaired(wrong, whole, math.inf)
+        # Of what is a little cheaper than is asked for the relaxation may say more than boxes.
+        return found, max(least, answer.bound, min(answer.relaxed, below))
 
     def _known_closer(
         self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, below: float

@@ -5,11 +5,14 @@ problem of a sixth of the columns on three such axes: each plan is a plan of it 
 these is one of all plans. Its linear relaxation is that of the whole problem, which can be split evenly over images.
 What it leaves open is how the axes of one value stand to those of another: a plan of it is spelled out among the images
 of what it takes (see `image_program`). Bytes are those of all images, and so what memory asks for is decided here.
+
+Where some values are told `apart`, as those that are moved most often, it is not left open of these: the problem is a
+larger one, whose plans and bounds lie between those of images and those of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -25,7 +28,7 @@ from .limits import JointLimits, Limits
 from .memory_bounds import Load
 from .problem import Candidate, Problem
 from .steiner import Distances
-from .symmetry import image_codes
+from .symmetry import image_codes, of_layers
 
 SAME = 1e-9  # relative: plans of one price
 
@@ -54,6 +57,20 @@ class Images:
             factor.potentials = [potential[self.rows[factor.tensor]] for potential in small.potentials]
         if ascent.groups is not None:
             own.shares = ascent.shares[:, self.groups]
+            own.reprice()
+        return own
+
+    def here(self, whole: DualAscent) -> DualAscent:
+        """The ascent here that splits prices as one of the `whole` problem does, which does so alike for all images."""
+        own = DualAscent(self.problem.graph, self.problem.prices, self.problem.distances, self.problem.groups)
+        own.prices = [price[first] for price, first in zip(whole.prices, self.first, strict=True)]
+        own.given = [given[first] for given, first in zip(whole.given, self.first, strict=True)]
+        own.refund = whole.refund
+        for factor, large in zip(own.factors, whole.factors, strict=True):
+            standing = np.unique(self.rows[factor.tensor], return_index=True)[1]
+            factor.potentials = [potential[standing] for potential in large.potentials]
+        if whole.groups is not None:
+            own.shares = whole.shares[:, np.unique(self.groups, return_index=True)[1]]
             own.reprice()
         return own
 
@@ -152,23 +169,30 @@ class ImageLimits:
         return found
 
 
-def images(problem: Problem) -> Images | None:
-    """The problem with images taken as one; None where no axes are alike, or something does not have all of its
-    images."""
+def images(problem: Problem, apart: Collection[int] = ()) -> Images | None:
+    """The problem with images taken as one, but for those of some tensors that are told `apart`, and what is chosen at
+    their ends; None where no axes are alike, or something does not have all of its images.
+
+    Where some are told apart, all axes may still be renamed together: that of what layers hand on most often is left
+    out (see `symmetry`)."""
     if all(len(group) < 2 for group in problem.alike):
         return None
     spaces: dict[int, tuple[Space, Array]] = {}
-    for tensor in problem.graph.tensors:
+    for t, tensor in enumerate(problem.graph.tensors):
         space = tensor.space.space
-        if id(space) not in spaces:
+        if t not in apart and id(space) not in spaces:
             code = np.min(image_codes(space.rows, problem.alike), axis=0)
             standing, of = np.unique(code, return_inverse=True)
             if not np.isin(standing, space.codes).all():
                 return None
             rows = space.rows.take(np.searchsorted(space.codes, standing))
             spaces[id(space)] = Space(space.axis_names, space.axis_sizes, rows), of.reshape(-1)
-    rows_of = [spaces[id(tensor.space.space)][1] for tensor in problem.graph.tensors]
-    of_choice, first = _choices(problem)
+    own_of = [
+        (tensor.space.space, np.arange(len(tensor.space))) if t in apart else spaces[id(tensor.space.space)]
+        for t, tensor in enumerate(problem.graph.tensors)
+    ]
+    rows_of = [rows for _, rows in own_of]
+    of_choice, first = _choices(problem, apart)
     nodes = []
     for n, (node, price) in enumerate(zip(problem.graph.nodes, problem.prices, strict=True)):
         if not np.allclose(price, price[first[n]][of_choice[n]], rtol=1e-9, atol=0.0):
@@ -176,7 +200,7 @@ def images(problem: Problem) -> Images | None:
         nodes.append(node.take(first[n]))
     tensors = []
     for t, tensor in enumerate(problem.graph.tensors):
-        own = replace(tensor.space, space=spaces[id(tensor.space.space)][0])
+        own = replace(tensor.space, space=own_of[t][0])
         ports = [Port(p.node, rows_of[t][p.rows[first[p.node]]]) for p in (tensor.source, *tensor.uses)]
         tensors.append(replace(tensor, space=own, source=ports[0], uses=tuple(ports[1:])))
     moves = _moves(problem, rows_of)
@@ -184,20 +208,44 @@ def images(problem: Problem) -> Images | None:
         return None
     distances, groups, numbers = moves
     prices = [price[f] for price, f in zip(problem.prices, first, strict=True)]
-    small = Problem(Graph(tuple(nodes), tuple(tensors)), prices, distances, problem.settings, None, groups)
+    graph = Graph(tuple(nodes), tuple(tensors))
+    told = of_layers(graph, problem.alike) if apart else None
+    small = Problem(graph, prices, distances, problem.settings, told, groups)
     return Images(problem.graph, small, of_choice, first, rows_of, numbers)
 
 
-def _choices(problem: Problem) -> tuple[list[Array], list[Array]]:
-    """For each node and choice the number of those that are its images, and for each of these numbers the plainest."""
+def most_often(graph: Graph) -> frozenset[int]:
+    """The tensors of what runs most often."""
+    most = max(tensor.times for tensor in graph.tensors)
+    return frozenset(t for t, tensor in enumerate(graph.tensors) if tensor.times == most)
+
+
+def over_arcs(problem: Problem, arcs: Mapping[int, Mask]) -> Problem:
+    """A problem with some of the arcs of each tensor alone."""
+    distances = [
+        near if near is None else Distances(near.arcs.take(arcs[t]), near.price[arcs[t]])
+        for t, near in enumerate(problem.distances)
+    ]
+    groups = problem.groups
+    left = None if groups is None else groups.take([arcs.get(t) for t in range(len(distances))])
+    return replace(problem, distances=distances, groups=left)
+
+
+def _choices(problem: Problem, apart: Collection[int]) -> tuple[list[Array], list[Array]]:
+    """For each node and choice the number of those that are its images, and for each of these numbers the plainest. At
+    the ends of tensors that are told `apart` each choice is by itself."""
+    tensors = problem.graph.tensors
+    told = {port.node for t in apart for port in (tensors[t].source, *tensors[t].uses)}
     ports: list[list[tuple[Tensor, Port]]] = [[] for _ in problem.graph.nodes]
     for tensor in problem.graph.tensors:
         for port in (tensor.source, *tensor.uses):
             ports[port.node].append((tensor, port))
     of, first = [], []
     known: dict[int, list[Array]] = {}
-    for node, own in zip(problem.graph.nodes, ports, strict=True):
-        if node.table is not None:
+    for n, (node, own) in enumerate(zip(problem.graph.nodes, ports, strict=True)):
+        if n in told:
+            keys = [np.arange(len(node.seconds))[None]]
+        elif node.table is not None:
             keys = [np.stack([code]) for code in image_codes(node.table.rows, problem.alike)]
         elif own:
             for tensor, _ in own:

@@ -93,7 +93,11 @@ def left_of(ascent: DualAscent, price: float, reduced: Reduced, relaxed: Answer,
     """What a linear relaxation leaves of the choices of plans of at most `price`; None where it says nothing."""
     if relaxed.reduced_costs is None:
         return None
-    cheap = relaxed.bound + relaxed.reduced_costs <= price * unit * (1 + 1e-9)
+    return left_in(ascent, price, reduced, relaxed.bound + relaxed.reduced_costs <= price * unit * (1 + 1e-9))
+
+
+def left_in(ascent: DualAscent, price: float, reduced: Reduced, cheap: Mask) -> Left:
+    """As `left_of`, of plans that have no columns but those that are `cheap`."""
     masks = []
     for n, (first, kept) in enumerate(zip(reduced.program.choice, reduced.kept, strict=True)):
         mask = np.zeros(len(ascent.prices[n]), dtype=bool)

@@ -13,6 +13,7 @@ from escc.passes.search.branch_on_levels import LevelSearch, levels_of
 from escc.passes.search.exact import Prover
 from escc.passes.search.memory_bounds import Load
 from escc.passes.search.problem import Candidate, Problem
+from escc.passes.search.reduced_program import Left
 
 from .test_images import LINKS, SQUARE, problem_of
 from .test_level_program import asked, optimum, rooms
@@ -130,6 +131,37 @@ def test_what_nodes_take_in_rows_that_differ_adds_up_and_little_is_nothing() -> 
     levels = levels_of(loads)
     assert list(levels) == [0], "what differs by a ten-thousandth of the room has no levels"
     assert levels[0].tolist() == [400.0, 100.0, 300.0], "in thousandths of the room, each way to take it once"
+
+
+@pytest.mark.parametrize("cut_short", [None, 0, "out of time"])
+@pytest.mark.parametrize("seed", [0, 7, 11, 42])
+def test_the_boxes_that_levels_leave_open_have_all_that_cheap_plans_have(
+    seed: int, cut_short: int | str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many relaxations are looked at, and if one of them ran out of time."""
+    problem = problem_of(seed, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, seed)
+    least = optimum(problem, limits)
+    plan, _ = asked(problem, limits, 1.5 * least)
+    ascent = problem.settled.copy()
+    begun = Prover(problem).begun(ascent, Candidate((), 1.001 * least, ascent.bound()), limits, 10**9)
+    assert plan is not None and begun is not None and begun.relaxed < least * (1 - 1e-5)
+    (every,) = begun.left(ascent, 1.001 * least, 0.0)
+    if cut_short == 0:
+        monkeypatch.setattr(branch_on_levels, "MOST_OPENED", 0)
+    if cut_short == "out of time":
+        monkeypatch.setattr(LevelSearch, "_answer", lambda *_: Answer(None, -np.inf, None, 0.0))
+    left = begun.left(ascent, 1.001 * least, least)
+    assert any(all(mask[c] for mask, c in zip(one.masks, plan.chosen, strict=True)) for one in left)
+    if cut_short is None:
+        assert all(choices(one) < choices(every) for one in left), "levels tell some of them apart"
+    monkeypatch.setattr(branch_on_levels, "MOST_BOXES", 0)
+    assert len(begun.left(ascent, 1.001 * least, least)) == 1
+
+
+def choices(left: Left) -> int:
+    return sum(int(mask.sum()) for mask in left.masks)
 
 
 def search_of(levels: dict[int, np.ndarray], choice: list[int]) -> LevelSearch:

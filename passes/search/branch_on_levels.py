@@ -357,8 +357,8 @@ def levels_of(loads: Sequence[Load]) -> dict[int, Floats]:
     out: dict[int, Floats] = {}
     for load in loads:
         for n, size in load.bytes.items():
-            key = n, load.room, size.tobytes()
+            key = n, load.unit, size.tobytes()
             if key not in seen:
                 seen.add(key)
-                out[n] = out.get(n, 0.0) + (size - size.min()) * (ROOM / load.room)
+                out[n] = out.get(n, 0.0) + (size - size.min()) * (ROOM / load.unit)
     return {n: size for n, size in out.items() if size.max() >= LITTLE}

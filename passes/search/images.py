@@ -156,7 +156,8 @@ class ImageLimits:
         out = []
         for load in every:
             moved = tuple(one.at(self._ports.__getitem__, first[one.node]) for one in load.moved)
-            out.append(Load({n: size[first[n]] for n, size in load.bytes.items()}, load.room * self.share, moved))
+            own = {n: size[first[n]] for n, size in load.bytes.items()}
+            out.append(replace(load, bytes=own, room=load.room * self.share, moved=moved))
         return out
 
     @cached_property

@@ -47,9 +47,9 @@ def level_program(program: ChoiceProgram, left: Model, loads: Sequence[Load]) ->
     high = left.high.copy()
     levels = _Levels(a, program.choice, left.upper > 0)
     for row, load in enumerate(loads, start=rows.start):
-        high[row] = ROOM
+        high[row] = load.room * (ROOM / load.unit)
         for n, size in load.bytes.items():
-            taken = levels.taken(n, size, load.room)
+            taken = levels.taken(n, size, load.unit)
             high[row] -= taken.least
             a.add_entries(row, taken.at, taken.more)
     for at, taken_at, size in program.memory.moves(loads):
@@ -92,11 +92,11 @@ class _Levels:
         self.seen: dict[tuple[int, float, bytes], _Taken] = {}
         self.columns: dict[tuple[int, bytes], Array] = {}
 
-    def taken(self, n: int, size: Floats, room: float) -> _Taken:
-        """What node n takes of a room, in the solver's unit, if its choices take so much."""
-        key = n, room, size.tobytes()
+    def taken(self, n: int, size: Floats, unit: float) -> _Taken:
+        """What node n takes in the solver's unit, if its choices take so much and a row counts in so many bytes."""
+        key = n, unit, size.tobytes()
         if key not in self.seen:
-            self.seen[key] = self._taken(n, size * (ROOM / room))
+            self.seen[key] = self._taken(n, size * (ROOM / unit))
         return self.seen[key]
 
     def _taken(self, n: int, size: Floats) -> _Taken:

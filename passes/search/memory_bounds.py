@@ -201,11 +201,18 @@ def _is_moved(pair: Pair, chosen: Sequence[int]) -> bool:
 @record(eq=False)
 class Load:
     """What plans take of `room` bytes at the least: `bytes[n][c]` with choice c of node n, all nodes together, and what
-    values take more that are `moved`."""
+    values take more that are `moved`. `memory`: the bytes of all that the room is a part of, if that is less: rows that
+    count in these have in common what is taken in all of them."""
 
     bytes: Mapping[int, Floats]
     room: float
     moved: tuple[Moved, ...] = ()
+    memory: float | None = None
+
+    @property
+    def unit(self) -> float:
+        """The bytes that rows count in."""
+        return self.room if self.memory is None else self.memory
 
     def of(self, chosen: Sequence[int]) -> float:
         """What a plan takes at the least."""
@@ -222,7 +229,7 @@ def taken_by(loads: Sequence[Load], masks: Sequence[Mask]) -> list[Load]:
     out = []
     for load in loads:
         moved = tuple(one.at(left, masks[one.node]) for one in load.moved)
-        out.append(Load({n: size[masks[n]] for n, size in load.bytes.items()}, load.room, moved))
+        out.append(replace(load, bytes={n: size[masks[n]] for n, size in load.bytes.items()}, moved=moved))
     return out
 
 
@@ -267,7 +274,7 @@ class MemoryBounds:
             moved = _worth_rows(_moved(terms, allowed), capacity)
             size = sum((most | _most(own, allowed)).values()) + sum(float(one.more.max()) for one in moved)
             if size > left:
-                out.append(Load(lying | own, left, moved))
+                out.append(Load(lying | own, left, moved, capacity))
         return out
 
     def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:

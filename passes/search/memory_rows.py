@@ -36,16 +36,21 @@ class Part:
     more: tuple[tuple[int, Floats], ...]
 
 
+def rooms(loads: Sequence[Load]) -> Floats:
+    """What there is for each load, in the solver's unit."""
+    return np.array([load.room * (ROOM / load.unit) for load in loads])
+
+
 def parts(loads: Sequence[Load]) -> list[Part]:
     """All that loads take, told apart by in which of them it is taken, as it first comes."""
     seen: dict[tuple[int, float, bytes], list[int]] = {}
     sizes: dict[tuple[int, float, bytes], Floats] = {}
     for row, load in enumerate(loads):
         for n, size in load.bytes.items():
-            key = n, load.room, size.tobytes()
+            key = n, load.unit, size.tobytes()
             seen.setdefault(key, []).append(row)
             if key not in sizes:
-                sizes[key] = size * (ROOM / load.room)
+                sizes[key] = size * (ROOM / load.unit)
     alike: dict[tuple[int, ...], list[tuple[int, Floats]]] = {}
     for key, taken in seen.items():
         alike.setdefault(tuple(taken), []).append((key[0], sizes[key]))
@@ -97,7 +102,7 @@ class MemoryRows:
         for row, load in enumerate(loads, start=self.rows.start):
             for one in load.moved:
                 first, some = self.moved[_key(one)]
-                yield row, first + np.arange(len(some)), one.more[some] * (ROOM / load.room)
+                yield row, first + np.arange(len(some)), one.more[some] * (ROOM / load.unit)
 
 
 def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> MemoryRows:
@@ -105,7 +110,7 @@ def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> Mem
     n."""
     moved = _add_moved(a, choice, loads)
     first, column, every = a.rows, a.columns, parts(loads)
-    room = np.full(len(loads), ROOM)
+    room = rooms(loads)
     for part in every:
         shared = len(part.loads) > 1 and bool(part.more)
         room[list(part.loads)] -= part.least - APART * len(part.more) * shared
@@ -193,7 +198,7 @@ def written_out(model: Model, choice: Sequence[int], memory: MemoryRows, loads: 
     others = (model.row < memory.rows.start) | (model.row >= memory.rows.stop)
     row, column, size = [model.row[others]], [model.column[others]], [model.coefficient[others]]
     high, upper = model.high.copy(), model.upper.copy()
-    high[memory.rows.start : memory.rows.start + len(loads)] = ROOM
+    high[memory.rows.start : memory.rows.start + len(loads)] = rooms(loads)
     upper[memory.sums.start : memory.sums.stop] = 0.0
     for part in parts(loads):
         rows = memory.rows.start + np.array(part.loads)

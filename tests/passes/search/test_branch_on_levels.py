@@ -131,6 +131,8 @@ def test_what_nodes_take_in_rows_that_differ_adds_up_and_little_is_nothing() -> 
     levels = levels_of(loads)
     assert list(levels) == [0], "what differs by a ten-thousandth of the room has no levels"
     assert levels[0].tolist() == [400.0, 100.0, 300.0], "in thousandths of the room, each way to take it once"
+    loads = [Load({0: some}, 10.0), Load({0: some}, 8.0, memory=10.0), Load({0: other}, 19.0, memory=20.0)]
+    assert levels_of(loads)[0].tolist() == [400.0, 100.0, 300.0], "whatever is left of a memory"
 
 
 @pytest.mark.parametrize("cut_short", [None, 0, "out of time"])

@@ -327,3 +327,11 @@ def test_a_load_is_all_that_a_choice_takes() -> None:
     np.testing.assert_array_equal(kept.bytes[0], sizes[0])
     np.testing.assert_array_equal(load.bytes[0], sum(sizes))
     np.testing.assert_array_equal(load.bytes[1], [1.0])
+
+
+def test_what_is_there_in_any_case_leaves_less_room_in_the_same_memory() -> None:
+    terms = Demand("v", 0, np.array([3.0, 1.0])), Demand("w", 1, np.array([1.5, 1.5]), in_any_case=True)
+    bounds = MemoryBounds((), (PointBound("step", terms), PointBound("next", terms[:1])))
+    less, load = bounds.loads([np.ones(2, dtype=bool), np.ones(2, dtype=bool)], 2.5, 2.5)
+    assert (less.room, less.unit) == (1.0, 2.5) and (load.room, load.unit) == (2.5, 2.5)
+    assert list(less.bytes) == [0]

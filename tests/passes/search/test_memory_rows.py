@@ -74,9 +74,12 @@ def test_parts_add_up_to_what_loads_take(seed: int) -> None:
     assert len({part.loads for part in parts(loads)}) == len(parts(loads)), "what is in the same loads is one part"
 
 
+@pytest.mark.parametrize("memory", [None, 75.0])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_optimum_is_that_of_all_plans_that_keep_to_the_loads(seed: int) -> None:
+def test_the_optimum_is_that_of_all_plans_that_keep_to_the_loads(seed: int, memory: float | None) -> None:
+    """Whatever rows count in."""
     counts, loads = loads_of(seed)
+    loads = [replace(load, memory=memory) for load in loads]
     model, choice, memory = program_of(counts, loads, seed)
     least = cheapest(model, counts, choice, loads)
     whole = written_out(model, choice, memory, loads)
@@ -167,3 +170,13 @@ def test_rows_have_few_entries_and_those_that_are_written_out_all() -> None:
     assert len(model.row) < len(whole.row) / 2
     assert not np.isin(whole.column, np.arange(memory.sums.start, memory.sums.stop)).any()
     assert (whole.upper[memory.sums.start : memory.sums.stop] == 0).all(), "nor are their columns shown to a solver"
+
+
+def test_rooms_of_one_memory_have_in_common_what_is_taken_in_all_of_them() -> None:
+    """However much of it is left at each point."""
+    counts, loads = loads_of(1, points=50)
+    alike = [replace(load, moved=(), room=60.0) for load in loads]
+    others = [replace(load, room=60.0 - 0.01 * n, memory=60.0) for n, load in enumerate(alike)]
+    model, differ = (program_of(counts, each, 1)[0] for each in (alike, others))
+    assert len(differ.row) == len(model.row) and len(parts(others)) == len(parts(alike))
+    assert (differ.high <= model.high + 1e-9).all() and differ.high.sum() < model.high.sum()

@@ -325,6 +325,22 @@ def test_attention_reads_scores_that_are_wanted_elsewhere_as_any_other_kernel_do
     assert readers == (["p.masked", "t"] if wanted == "s" else ["o", "t"])
 
 
+def test_attention_reads_scores_that_are_handed_on() -> None:
+    text = """
+main(q: bf16[B,L,E], k: bf16[B,M,E]) {
+  s[B,L,M] = q[B,L,E] * k[B,M,E]
+  p = softmax(s, over=M)
+  o[B,L,E] = p[B,L,M] * k[B,M,E]
+  return o, s
+}
+"""
+    for result, readers in (("return o, s", {"p.max", "p.exp"}), ("return o", set())):
+        some = found(read(text.replace("return o, s", result)))
+        assert ("s" in written(some)) == bool(readers)
+        assert {name for name, reads in moved(some).items() if "s" in reads} <= readers
+        assert any("s" in reads for reads in moved(some).values()) == bool(readers)
+
+
 def test_a_maximum_that_others_read_leaves_attention_one_kernel() -> None:
     """As it leaves its scores in blocks: it is no score itself."""
     text = """

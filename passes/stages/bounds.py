@@ -218,7 +218,8 @@ class Bounds:
 
     def _even_may_hold(self, turns: Turns) -> bool:
         """Some stage stores the mean of all of them, and has one of the layers."""
-        return self._have_room(*self._even_bytes(turns))
+        stored = self._stored_bytes(self.program, turns, self.ways)  # mostly enough, and known at once
+        return self._have_room(stored, stored) and self._have_room(*self._even_bytes(turns))
 
     def _even_bytes(self, turns: Turns) -> tuple[float, float]:
         if ((), turns) not in self._needed:

@@ -388,11 +388,14 @@ def test_what_does_not_fit_says_what_may_help(tmp_path):
         return done.stderr.splitlines()[-1]
 
     none = HOST[: HOST.index("[host]")]
-    in_stages, streams = "; `--stages auto` divides the layers over stages", "; `--offload auto` stores layers in the"
-    with_host = "; with a table `[host]` in the hardware's file `--offload auto` stores layers in a host's memory"
+    in_stages = "; `--stages auto` may fit, which divides the layers over stages"
+    streams = "; `--offload auto` may fit, which stores layers in the host's memory"
+    with_host = (
+        "; with a table `[host]` in the hardware's file `--offload auto` may fit, which stores layers in its memory"
+    )
     assert streams not in said(80_000, HOST.replace("dram_bytes = 1e9", "dram_bytes = 98e3"), "--chips", "1")
     assert said(80_000, HOST.replace("dram_bytes = 1e9", "dram_bytes = 99e3"), "--chips", "1").endswith(
-        "`layer.Wd` 49.15 kB; `--offload auto` stores layers in the host's memory"
+        f"`layer.Wd` 49.15 kB{streams}"
     )
     assert said(80_000, none, "--chips", "1").endswith(f"`layer.Wd` 49.15 kB{with_host}")
     assert said(80_000, none, "--chips", "x=3").endswith(f"`layer.Wd` 49.15 kB{in_stages}{with_host}")
@@ -400,3 +403,8 @@ def test_what_does_not_fit_says_what_may_help(tmp_path):
     assert said(66_000, HOST, "--chips", "1").endswith("`layer.Wd` 49.15 kB")
     assert said(66_000, HOST, "--chips", "x=3").endswith(f"`layer.Wd` 49.15 kB{in_stages}")
     assert said(30_000, HOST, "--chips", "x=3", "--stages", "3").endswith("`layer.Wd` 16.38 kB")
+    # A stage of one layer takes 33 kB, beside it a micro-batch of one row 0.5 kB, and all eight rows 4 kB.
+    assert said(34_000, HOST, "--chips", "x=3").endswith(f"kB{in_stages}")
+    staged = ["compile", str(model), "--hardware", str(chip), "--chips", "x=3", "--stages", "auto"]
+    assert CliRunner().invoke(app, staged).exit_code == 0
+    assert said(33_000, HOST, "--chips", "x=3").endswith("kB")

@@ -30,7 +30,7 @@ from .settle import least_sent, settle_unsent
 from .side import MANY_ARCS, Side
 
 SWEEPS = 5  # at the most, for each charge
-FIRST, GROWTH = 0.02, 4.0  # of the bound, what all the room at a point is charged at first, and times that then
+FIRST, GROWTH = 0.02, 4.0  # of the bound, what all room at a point is charged first (if 0, a usual price); times then
 NEAR = 1.3  # between a price that is too low and one that is enough
 
 
@@ -86,7 +86,7 @@ def press(
         low, high = failed.get(n, 0.0), plenty.get(n, np.inf)
         if low * NEAR >= high:
             return best
-        first = FIRST * (max(bound, plan.price) or 1.0)
+        first = FIRST * max(bound, plan.price) or ascent.usual
         now = max(low * GROWTH, first) if high == np.inf else float(np.sqrt(max(low, first * 1e-2) * high))
         ascent = ascent.copy()
         more = now - charged.get(n, 0.0)

@@ -94,7 +94,7 @@ class _Search:
     def found(self) -> Candidate | None:
         """A plan, and the bound of all."""
         ascent = self.ascent()
-        unit = UNIT / (abs(ascent.bound()) or 1.0)
+        unit = UNIT / ascent.about(ascent.bound())
         reduced = self.bounded(self.first(ascent), self.start(ascent, unit), unit)
         plan = None if reduced is None else self.plan(reduced, unit)
         return None if plan is None or reduced is None else replace(plan, bound=min(plan.price, reduced.bound))
@@ -106,7 +106,7 @@ class _Search:
         pressed = press(ascent, self.loads, self.fold.alike.found, partial(_keeps, self.loads), TURNS)
         if pressed is None:
             return -np.inf
-        unit = UNIT / (abs(pressed.bound) or 1.0)
+        unit = UNIT / ascent.about(pressed.bound)
         some = replace(self, loads=[self.loads[n] for n in pressed.charged])
         rooms = np.array([-charge * unit / ROOM for charge in pressed.charged.values()])
         worths = replace(self.start(pressed.ascent, unit), rooms=rooms)

@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 BUNDLE = 5  # uses of a tensor that are bounded as one tree; more are split into bundles of this size
 NOTHING = 1e-6  # of a group's latency
 STEP = 0.5  # of what a tensor need not pay of a group's latency, how much it hands on at once
+ROUNDED = 1e-12  # of the largest price, and of what is handed back: a bound that is nearer to 0 is that
 
 
 @record(eq=False)
@@ -136,6 +137,7 @@ class DualAscent:
         self.alone = distances
         self.prices = [np.array(p) for p in prices]
         self.refund = 0.0
+        self.usual, self.largest = _sizes(self.prices, distances)
         self.factors: list[Factor] = []
         self.ends: list[list[tuple[Factor, int]]] = [[] for _ in graph.nodes]
         for t, tensor in enumerate(graph.tensors):
@@ -189,9 +191,15 @@ class DualAscent:
         return self.prices[node] + self.given[node]
 
     def bound(self) -> float:
-        """The proven lower bound."""
+        """The proven lower bound. What sums are rounded by is none: no plan costs less than nothing."""
         nodes = sum(self._least_cost(n) for n in range(len(self.prices)))
-        return nodes + sum(f.minimum() for f in self.factors) - self.refund
+        least = nodes + sum(f.minimum() for f in self.factors) - self.refund
+        return 0.0 if abs(least) <= ROUNDED * (self.largest + self.refund) else least
+
+    def about(self, price: float) -> float:
+        """A price by which others can be measured: this one, or where that is nothing what choices and collectives
+        that cost something do in the middle."""
+        return abs(price) or self.usual
 
     def _least_cost(self, node: int) -> float:
         """Of the `node_costs`."""
@@ -367,6 +375,14 @@ class DualAscent:
             keep = marginal <= factor.minimum() + slack
             arcs[factor.tensor] = arcs.get(factor.tensor, np.zeros(len(keep), dtype=bool)) | keep
         return nodes, arcs
+
+
+def _sizes(prices: Sequence[Floats], distances: Sequence[Distances | None]) -> tuple[float, float]:
+    """The middle and the largest of what is not free, 1 where all is."""
+    arcs = {id(near): near.price for near in distances if near is not None}
+    every = np.concatenate([*prices, *arcs.values(), np.zeros(0)])
+    some = every[(every > 0) & (every < np.inf)]
+    return (float(np.median(some)), float(some.max())) if len(some) else (1.0, 1.0)
 
 
 def support(port: Port, layouts: int) -> Floats:

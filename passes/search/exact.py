@@ -118,7 +118,8 @@ class Prover:
         if near is None:
             return best
         tied = self._reduce(near.ascent, best.at_most(near.price), ties=True, among=near)
-        plan = self._plan(self._relax(tied, near.ascent, _unit(near.price)), tied) if tied.possible else None
+        unit = _unit(near.price, near.ascent)
+        plan = self._plan(self._relax(tied, near.ascent, unit), tied) if tied.possible else None
         return best if plan is None or plan.price >= best.price else replace(plan, bound=min(plan.price, best.bound))
 
     def _by_solver(
@@ -162,7 +163,8 @@ class Prover:
         """The plan that a relaxation of those that `ascent` allows is, if one may be cheaper than a known one."""
         every = 0, np.ones(len(ascent.prices[0]), dtype=bool)  # no image stands for what is settled
         reduced = self._reduce(ascent, known, ties=False, standing=every)
-        return self._plan(self._relax(reduced, ascent, _unit(known.price)), reduced) if reduced.possible else None
+        unit = _unit(known.price, ascent)
+        return self._plan(self._relax(reduced, ascent, unit), reduced) if reduced.possible else None
 
     def _is_plan(self, known: Candidate) -> bool:
         """Whether a candidate costs what it says, and is no more than a price below which plans are looked for."""
@@ -242,7 +244,7 @@ class Prover:
         if least_columns(self.problem.graph, alive, arcs) > most_columns:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs), standing=standing)
-        unit = _unit(known.price)
+        unit = _unit(known.price, ascent)
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= known.price * unit:
             return None, None
@@ -267,7 +269,7 @@ class Prover:
         if not all(mask.any() for mask in alive):
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
-        unit = _unit(known.price)
+        unit = _unit(known.price, ascent)
         relaxed = self._relax(reduced, ascent, unit)
         return None if relaxed.none else left_of(ascent, known.price, reduced, relaxed, unit)
 
@@ -313,7 +315,7 @@ class Prover:
         if least_columns(self.problem.graph, alive, arcs) > most_columns:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
-        unit = _unit(known.price)
+        unit = _unit(known.price, ascent)
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none:
             return ByLevels(None, known.price, known.price)
@@ -343,7 +345,7 @@ class Prover:
         columns = len(reduced.model.cost)
         if not reduced.possible or columns > (MANY_TIED if most_columns is None else min(MANY_TIED, most_columns)):
             return best
-        answer = self._relax(reduced, ascent, _unit(best.price))
+        answer = self._relax(reduced, ascent, _unit(best.price, ascent))
         plan = self._plan(answer, reduced)
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
@@ -479,8 +481,8 @@ class Prover:
 
 def _unit_of(known: Candidate, ascent: DualAscent) -> float:
     """That of what costs no more than `known`, or where no plan is known about as much as `ascent` says."""
-    return _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
+    return _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0), ascent)
 
 
-def _unit(price: float) -> float:
-    return UNIT / (abs(price) or 1.0)
+def _unit(price: float, ascent: DualAscent) -> float:
+    return UNIT / ascent.about(price)

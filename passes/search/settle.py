@@ -125,7 +125,7 @@ class _Settling:
         """Solve, spell out, forbid, until a plan keeps to the limits or there is none. `among`: what plans are made
         of."""
         settings = self.side.problem.settings
-        unit = UNIT / (abs(self.price if self.price < math.inf else self.ascent.bound()) or 1.0)
+        unit = UNIT / self.ascent.about(self.price if self.price < math.inf else self.ascent.bound())
         program = self.program(among, unit)
         most = NODES if self.price < math.inf else UNKNOWN_NODES
         nodes = most if arcs_of(self.side) <= MANY_ARCS else FEW_NODES

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from judge.generator import Case, generate
 from judge.optimum import optimum
+from problems import GATED, problem_of
 
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
@@ -24,8 +27,11 @@ from escc.passes.lower.insert import insert
 from escc.passes.options import Options
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search
+from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
+from escc.passes.search.memory_bounds import Load
 from escc.passes.search.problem import Candidate
+from escc.passes.search.steiner import Distances
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 SQUARE, LARGE = Mesh((("x", 2), ("y", 2))), Mesh((("x", 4), ("y", 4)))
@@ -145,6 +151,23 @@ def test_no_more_is_swept_than_raises_the_bound(enough: float, sweeps: int) -> N
     found = boxes.press(rising, [], lambda chosen: plan, lambda one: True, 3, enough=enough)
     assert found is not None and found.bound == 3.0
     assert len(swept) == sweeps
+
+
+def test_what_is_charged_where_a_plan_without_limits_costs_nothing_is_of_the_size_of_prices() -> None:
+    problem = problem_of(GATED, "2x2")
+    stored = {n: node.stored_bytes for n, node in enumerate(problem.graph.nodes) if node.stored_bytes is not None}
+    load = Load(stored, 1.5 * sum(float(size.min()) for size in stored.values()))
+
+    def bound(unit: float) -> float:
+        near = [None if own is None else Distances(own.arcs, own.price * unit) for own in problem.distances]
+        sent = replace(problem, prices=[np.zeros(len(each)) for each in problem.prices], distances=near, groups=None)
+        ascent = DualAscent(sent.graph, sent.prices, near)
+        found = boxes.press(ascent, [load], sent.found, lambda plan: load.of(plan.chosen) <= load.room, boxes.TURNS)
+        assert found is not None and found.plan.price == 0
+        return found.bound
+
+    assert 16e-6 < bound(1.0) < 19.92e-6  # which a plan takes that stores so little
+    assert bound(1e4) == pytest.approx(1e4 * bound(1.0), rel=1e-9)
 
 
 @pytest.mark.parametrize("small", [True, False])

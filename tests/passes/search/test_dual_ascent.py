@@ -42,8 +42,30 @@ def ascent_of(case: Case) -> tuple[Graph, DualAscent]:
     return graph, DualAscent(graph, [n.seconds for n in graph.nodes], near)
 
 
+def moving_of(case: Case) -> DualAscent:
+    """That of what is sent alone: all choices are free."""
+    graph, ascent = ascent_of(case)
+    return DualAscent(graph, [np.zeros(len(node.seconds)) for node in graph.nodes], ascent.alone)
+
+
 def close_above(larger: float, smaller: float) -> bool:
     return larger >= smaller * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", SMALL)
+def test_where_nothing_has_to_be_sent_that_is_the_bound(seed: int) -> None:
+    ascent = moving_of(small(seed))
+    for _ in range(8):
+        ascent.sweep()
+        assert ascent.bound() == 0 or ascent.bound() > 1e-9 * ascent.usual  # which rounding of sums is not
+
+
+def test_prices_are_measured_by_what_is_usual_where_they_are_nothing() -> None:
+    ascent = moving_of(small(1))
+    prices = np.concatenate([factor.distances.price for factor in ascent.factors])
+    assert ascent.about(2e-5) == 2e-5
+    assert ascent.about(0.0) == pytest.approx(np.median(prices[prices > 0]), rel=0.5)
+    assert prices.max() == ascent.largest
 
 
 @pytest.mark.parametrize("seed", SMALL)

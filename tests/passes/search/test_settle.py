@@ -27,7 +27,7 @@ from escc.passes.ilp.model import Model
 from escc.passes.ilp.solver import Answer, Settings, solve
 from escc.passes.lower.insert import insert
 from escc.passes.options import Options
-from escc.passes.plan import Cutoff
+from escc.passes.plan import Cutoff, Objective
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search, settle
 from escc.passes.search.copies_program import CopiesProgram
@@ -96,6 +96,30 @@ def test_answers_of_a_solver_that_is_not_done_lead_to_a_plan_where_none_is_known
             assert isinstance(plan, InputError) == (least == math.inf), (seed, capacity)
             plans += counted["forbid"] > more and not isinstance(plan, InputError)
     assert plans >= 3
+
+
+def test_a_plan_is_found_where_a_bound_without_memory_is_nothing() -> None:
+    # With all the memory that it wants a plan sends nothing, and what sums of that are rounded by is no measure.
+    program = parse_model("""
+dim B = 6, L
+dim E = 16, F = 64
+block layer(x: bf16[B,L,E]) {
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  u[B,L,F] = x[B,L,E] * Wi[E,F]
+  h = gelu(u)
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,L,E]) { return layer(x) }
+phase prefill { L = 4 }
+phase decode { L = 1, calls = 3 }
+""")
+    options = Options(Hardware.load("h100"), Objective.COMMUNICATION, capacity_bytes=2752)
+    plan = choose(program, ["prefill", "decode"], Mesh.parse("2x2"), options)
+    assert plan.price == pytest.approx(37.253e-6, rel=1e-4)
+    assert plan.price * (1 - 1e-9) <= plan.bound <= plan.price
+    assert all(memory(spmd).total_bytes <= 2752 for spmd in insert(plan))
 
 
 def test_what_is_too_large_is_left_as_it_is(counted: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

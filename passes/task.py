@@ -129,7 +129,8 @@ def planned(task: Task, below: float) -> Plan:
             raise pins_leave_nothing(task.problem.graph, task.moves.arcs, pins) from None
         assert limits is not None, "without limits there is a plan"
         proven = beaten.bound == math.inf and task.order is None
-        raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven) from None
+        least = options.objective is Objective.MEMORY
+        raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven, least) from None
     finally:
         options.work.add(prover.read, task.problem.columns)
     apart = limits is not None and not limits.fits(found, apart=False)

@@ -218,9 +218,11 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bo
     return NoPlan([diagnostic], Outcome.INFEASIBLE)
 
 
-def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float, proven: bool) -> NoPlan:
+def live_do_not_fit(
+    limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float, proven: bool, storing_least: bool
+) -> NoPlan:
     """No plan keeps to the memory at every program point: where most is needed, and by what. `proven`: there
-    is none; otherwise none was found."""
+    is none; otherwise none was found. `storing_least`: of those that store no more than any has to."""
     every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
     parts = limits.parts if isinstance(limits, JointLimits) else (limits,)
     least = max((p.needs for p in parts), key=lambda needs: needs.stored_bytes(every) + needs.worst(every)[1])
@@ -230,14 +232,18 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
     padding = [(-term.least(every), f"`{term.value}` (padding)") for term in least.beside]
     listed = ", ".join(f"{name} {size_text(-size)}" for size, name in sorted(own + padding)[:5] if size)
     where = "at the start" if point.step is None else f"as `{point.step}` is made"
-    start = "No plan keeps to" if proven else "No plan was found that keeps to"
-    known = "are the least"
+    some, every_one, known = "plan", "every plan", "are the least"
+    if storing_least := storing_least and live + stored <= capacity:
+        some, every_one = "plan that stores as little as any", "every such plan"
+    start = f"No {some} keeps to" if proven else f"No {some} was found that keeps to"
     if proven and live + stored <= capacity:
-        known = "are known to be needed, and somewhere every plan needs more than there is"
+        known = f"are known to be needed, and somewhere {every_one} needs more than there is"
+    hints = [f"live there, each split as far as it can be: {listed}"] if listed else []
+    hints += ["one that stores more may fit, and gather less: `--objective time`"] if storing_least else []
     diagnostic = Diagnostic(
         f"{start} {size_text(capacity)} on {_each(mesh)}: {where}, "
         f"{size_text(live)} of live values and {size_text(stored)} of parameters and caches {known}.",
-        hint=f"live there, each split as far as it can be: {listed}" if listed else None,
+        hint="; ".join(hints) or None,
     )
     return NoPlan([diagnostic], Outcome.INFEASIBLE if proven else Outcome.UNPROVEN)
 

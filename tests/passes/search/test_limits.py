@@ -199,6 +199,16 @@ def test_least_memory_keeps_to_the_capacity_as_well() -> None:
     assert less < held and dearer > seconds
 
 
+def test_that_plans_which_store_the_least_do_not_fit_is_not_said_of_all() -> None:
+    text = "dim B = 384, E = 96, F = 128\nparam W: bf16[E,F]\nmain(x: bf16[B,E]) {\n  u[B,F] = x[B,E] * W[E,F]\n"
+    program, mesh = expanded(text + "  h = gelu(u)\n  d[B,E] = h[B,F] * W[E,F]\n  return d\n}"), Mesh.parse("3")
+    options = Options(HARDWARE, capacity_bytes=88_000)  # too little for a third of W, all of it, u and h
+    assert choose(program, "main", mesh, options).phases[0].gap <= 1e-9
+    with pytest.raises(InputError, match="No plan that stores as little as any keeps to") as refused:
+        choose(program, "main", mesh, replace(options, objective=Objective.MEMORY))
+    assert "`--objective time`" in (refused.value.diagnostics[0].hint or "")
+
+
 # `x` is needed whole at first, and split along B in the end: a slice of the whole copy is free, but what
 # holds that copy while `o` is there has no room for it.
 TWICE = """

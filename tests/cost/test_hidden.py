@@ -275,6 +275,13 @@ def test_the_search_an_estimate_formulas_and_times_of_many_sizes_count_the_same_
     assert several[0] == several[3] < 1
 
 
+@pytest.mark.parametrize(("query", "cut"), [("L", {"L", "M"}), (None, {"B", "M"})])
+def test_of_one_query_what_is_read_has_all_indices_of_scores_that_masks_cut(query: str | None, cut: set[str]) -> None:
+    """Of many it has the query and the key."""
+    scores = ("B", *([query] if query else []), "M")
+    assert Shown(scores, query, "M", (), 16, 32, (query, "M"), ()).cut == cut
+
+
 def test_of_scores_that_two_attentions_read_each_reads_the_blocks_that_it_runs() -> None:
     """They are written whole by what makes them, and held whole."""
     other = "  w = softmax(s, over=M, mask=causal(L, M))\n  t[B,L,K,Q] = w[B,L,K,M] * ks[B,M,K,Q]\n  return o, t"

@@ -73,6 +73,24 @@ def test_what_attention_reads_from_caches_is_counted_apart_as_well() -> None:
     assert found == Work(2 * 8 * 20 * 12, cache + 8 * 12 * 2 + 8 * 20 * 2, cache)
 
 
+def test_of_what_masks_hide_no_more_is_read_than_is_shown_where_that_is_of_every_query_and_key() -> None:
+    """What has the context alone is read whole, by those of the queries that see it."""
+    read, values = launch("after", "k"), VALUES | {"k": Value("k", ("B", "M"), Dtype.F32)}
+    op = Einsum("u", ("k", "after"), (("B", "M"), ("B", "M", "F")), ("B", "F"))
+    local, half = SIZES.__getitem__, 0.5
+
+    def hbm_bytes(*cut: str) -> float:
+        done = work(op, signature(op, values), values, read, local, local, half, frozenset(cut))
+        assert done.flops == half * 2 * 8 * 20 * 12
+        return float(done.hbm_bytes)
+
+    whole, small = 8 * 20 * 12, 8 * 20 * 4
+    assert hbm_bytes() == whole + small
+    assert hbm_bytes("B", "M") == half * (whole + small)
+    assert hbm_bytes("M", "F") == half * whole + small
+    assert hbm_bytes("M", "L") == whole + small
+
+
 def test_kernels_layers_and_steps_are_those_of_the_launch() -> None:
     started = Launch(frozenset(), frozenset(), False, kernels=1, layers=1, steps=0.25)
     op = matmul("w")

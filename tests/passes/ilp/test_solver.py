@@ -193,7 +193,7 @@ def test_a_solver_finds_nothing_below_the_optimum_and_the_optimum_above_it(solve
 
 @pytest.mark.parametrize("widths", [1, 5])
 def test_rows_of_bytes_leave_the_optimum_beside_what_is_cheaper(widths: int) -> None:
-    """Of sizes as far apart as those of values: a second look is had at what is said to have no solution."""
+    """Of sizes as far apart as those of values."""
     every, some = np.array([*product((0.0, 1.0), repeat=10)]), 0
     for seed in range(60):
         rng = np.random.default_rng([seed, 7])

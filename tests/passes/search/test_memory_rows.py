@@ -52,12 +52,17 @@ def program_of(counts: Sequence[int], loads: Sequence[Load], seed: int) -> tuple
 
 
 def cheapest(model: Model, counts: Sequence[int], choice: Sequence[int], loads: Sequence[Load]) -> float:
-    """By looking at all; infinite where none keeps to the loads."""
-    best = np.inf
-    for chosen in np.ndindex(*counts):
+    """By looking at all, the cheapest first; infinite where none keeps to the loads."""
+    every = np.stack(np.unravel_index(np.arange(np.prod(counts)), counts), axis=1)
+    costs = np.sum([model.cost[first + every[:, n]] for n, first in enumerate(choice)], axis=0)
+    fits = np.ones(len(every), dtype=bool)  # whatever is moved
+    for load in loads:
+        fits &= sum(size[every[:, n]] for n, size in load.bytes.items()) <= load.room * (1 + 1e-11)
+    for row in np.flatnonzero(fits)[np.argsort(costs[fits], kind="stable")]:
+        chosen = every[row].tolist()
         if all(load.of(chosen) <= load.room * (1 + 1e-12) for load in loads):
-            best = min(best, sum(float(model.cost[first + c]) for first, c in zip(choice, chosen, strict=True)))
-    return best
+            return float(costs[row])
+    return np.inf
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -74,12 +79,12 @@ def test_parts_add_up_to_what_loads_take(seed: int) -> None:
     assert len({part.loads for part in parts(loads)}) == len(parts(loads)), "what is in the same loads is one part"
 
 
-@pytest.mark.parametrize("memory", [None, 75.0])
+@pytest.mark.parametrize("unit", [None, 75.0])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_optimum_is_that_of_all_plans_that_keep_to_the_loads(seed: int, memory: float | None) -> None:
+def test_the_optimum_is_that_of_all_plans_that_keep_to_the_loads(seed: int, unit: float | None) -> None:
     """Whatever rows count in."""
     counts, loads = loads_of(seed)
-    loads = [replace(load, memory=memory) for load in loads]
+    loads = [replace(load, memory=unit) for load in loads]
     model, choice, memory = program_of(counts, loads, seed)
     least = cheapest(model, counts, choice, loads)
     whole = written_out(model, choice, memory, loads)
@@ -110,7 +115,7 @@ def test_what_values_take_that_are_moved_counts() -> None:
     assert moved, "some are left out for what they move alone"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 5, 6])
+@pytest.mark.parametrize("seed", range(12))
 def test_grains_cut_nothing_off_and_let_in_what_takes_hardly_more(seed: int) -> None:
     """Sizes and rooms of any digits, such that some plans take all that there is."""
     counts, loads = loads_of(seed)

@@ -341,6 +341,23 @@ main(q: bf16[B,L,E], k: bf16[B,M,E]) {
         assert any("s" in reads for reads in moved(some).values()) == bool(readers)
 
 
+def test_what_is_left_of_attention_without_its_softmax_is_a_product_as_any() -> None:
+    """A map before it is made with what that follows, of which it is a part no more."""
+    text = """
+main(q: bf16[B,L,E], k: bf16[B,M,E]) {
+  s[B,L,M] = q[B,L,E] * k[B,M,E]
+  p = softmax(s, over=M)
+  r = gelu(p)
+  o[B,L,E] = r[B,L,M] * k[B,M,E]
+  return o, p
+}
+"""
+    some = found(read(text))
+    assert {"p", "r", "o"} <= written(some) and moved(some)["o"] == {"r", "k"}
+    alone = found(read(text.replace("return o, p", "return o")))
+    assert not {"p", "r"} & written(alone)
+
+
 def test_a_maximum_that_others_read_leaves_attention_one_kernel() -> None:
     """As it leaves its scores in blocks: it is no score itself."""
     text = """

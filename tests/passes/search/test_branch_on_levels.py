@@ -162,6 +162,27 @@ def test_the_boxes_that_levels_leave_open_have_all_that_cheap_plans_have(
     assert len(begun.left(ascent, 1.001 * least, least)) == 1
 
 
+def test_each_plan_that_is_cheap_enough_is_in_some_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several that are left open, and not all in the first."""
+    monkeypatch.setattr(branch_on_levels, "MOST_BOXES", 1_000)
+    elsewhere = 0
+    for seed in (0, 7, 11, 42):
+        problem = problem_of(seed, SQUARE, LINKS)
+        problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+        limits, rng = rooms(problem, seed), np.random.default_rng(seed)
+        most, ascent = 1.5 * optimum(problem, limits), problem.settled.copy()
+        begun = Prover(problem).begun(ascent, Candidate((), most, ascent.bound()), limits, 10**9)
+        assert begun is not None
+        left = begun.left(ascent, most, most)
+        for _ in range(40):
+            plan = problem.found(ascent.polish([int(rng.integers(len(price))) for price in problem.prices]))
+            if plan.price < most and limits.fits(plan):
+                inside = [all(mask[c] for mask, c in zip(one.masks, plan.chosen, strict=True)) for one in left]
+                assert any(inside)
+                elsewhere += not inside[0]
+    assert elsewhere, "a box that is lost would be missed"
+
+
 def choices(left: Left) -> int:
     return sum(int(mask.sum()) for mask in left.masks)
 

@@ -99,6 +99,19 @@ def test_levels_that_differ_in_nothing_are_one_and_fixed_choices_reach_none() ->
     assert made.model.coefficient[memory].sum() == pytest.approx(1e3 * (count - 1) / (count / 2) * 3)
 
 
+@pytest.mark.parametrize("seed", [0, 3, 7, 11])
+def test_levels_leave_as_much_room_as_rows_over_all_choices(seed: int) -> None:
+    """Whatever these count in."""
+    problem = problem_of(seed, SQUARE, LINKS)
+    flows = [None if d is None else (d.arcs, d.price * 1e9) for d in problem.distances]
+    loads = [replace(load, memory=1.7 * load.room) for load in rooms(problem, seed).every]
+    program = choice_program(problem.graph, [price * 1e9 for price in problem.prices], flows, None, loads)
+    rows, levels = (
+        solve(m, Settings(gap=1e-7)) for m in (program.model, level_program(program, program.model, loads).model)
+    )
+    assert rows.x is not None and levels.bound == pytest.approx(rows.bound, rel=1e-6)
+
+
 def test_levels_of_more_bytes_have_higher_ranks() -> None:
     problem = problem_of(3, SQUARE, LINKS)
     node = max(range(len(problem.prices)), key=lambda n: len(problem.prices[n]))

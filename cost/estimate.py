@@ -225,11 +225,9 @@ class Transfer:
 
 def concrete_sizes(spmd: SpmdProgram) -> Scale:
     """The sizes of a program, exactly."""
-    sizes, axes = dict(spmd.sizes), dict(spmd.mesh.axes)
-    mean = sizes | dict(spmd.mean)
-    return Scale(
-        lambda dim: Fraction(sizes[dim]), lambda axis: Fraction(axes[axis]), mean=lambda dim: Fraction(mean[dim])
-    )
+    sizes = {dim: Fraction(size) for dim, size in spmd.sizes}
+    mean = sizes | {dim: Fraction(size) for dim, size in spmd.mean}
+    return Scale(sizes.__getitem__, dict(spmd.mesh.axes).__getitem__, mean=mean.__getitem__)
 
 
 def in_floats(work: Work) -> Work:

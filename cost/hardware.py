@@ -10,14 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
 from functools import lru_cache
-from importlib import resources
 from math import prod
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ..cost import engines as engines_folder
-from ..cost import presets as presets_folder
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import Source, did_you_mean, fail
 from ..ir.dtype import Dtype
@@ -29,6 +25,7 @@ from .ops import FP8_KERNELS, Work
 
 BORROWED_ERROR = 0.25  # of log(predicted / measured), for a chip with the shares of another
 LANES = 128  # of a tile in a TPU's memory, whatever the type
+PRESETS, ENGINES = (Path(__file__).parent / name for name in ("presets", "engines"))
 MEASURED = "-measured"  # ends the name of hardware whose calibrated figures were fitted to measurements
 
 
@@ -376,12 +373,11 @@ class Hardware:
 
 def presets() -> tuple[str, ...]:
     """The names of the shipped hardware files, sorted."""
-    return _names(presets_folder)
+    return _names(PRESETS)
 
 
-def _names(folder: ModuleType) -> tuple[str, ...]:
-    names = (entry.name for entry in resources.files(folder).iterdir())
-    return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
+def _names(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in folder.iterdir() if file.suffix == ".toml"))
 
 
 def _like(hardware: Hardware) -> Hardware:
@@ -402,7 +398,7 @@ def _preset(name: str) -> Hardware:
         known = ", ".join(presets())
         hint = did_you_mean(name, presets()) or f"known: {known}; or a file of your own, `NAME.toml`"
         raise fail(f"There is no hardware preset `{name[:60]}`.", hint=hint)
-    text = resources.files(presets_folder).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    text = (PRESETS / f"{name}.toml").read_text(encoding="utf-8")
     return parse_hardware(Source(f"{name}.toml", text))
 
 
@@ -455,7 +451,7 @@ def _protocols(tables: Tables) -> tuple[tuple[CollectiveKind, Protocols], ...]:
 
 def engines() -> tuple[str, ...]:
     """The names of the shipped engines, sorted."""
-    return _names(engines_folder)
+    return _names(ENGINES)
 
 
 def load_engine(name: str) -> Engine:
@@ -466,7 +462,7 @@ def load_engine(name: str) -> Engine:
     if name.endswith(".toml"):
         source = read_source(Path(name))
     elif name in engines():
-        source = Source(f"{name}.toml", resources.files(engines_folder).joinpath(f"{name}.toml").read_text("utf-8"))
+        source = Source(f"{name}.toml", (ENGINES / f"{name}.toml").read_text(encoding="utf-8"))
     else:
         hint = did_you_mean(name, engines()) or f"known: {', '.join(engines())}; or a file of your own, `NAME.toml`"
         raise fail(f"There is no engine `{name[:60]}`.", hint=hint)

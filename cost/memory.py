@@ -60,7 +60,7 @@ from ..ir.streams import copies_held
 from ..ir.verify.fused import together
 from .attention import Attention
 from .blocks import blocks_of, perhaps_in_blocks
-from .estimate import local_bytes
+from .estimate import concrete_sizes, local_bytes
 from .products import Taken, taken
 from .scores import chosen_along, local_sizes, queries_of, scores
 from .tpu_collectives import Kept
@@ -73,6 +73,7 @@ DECODING = DECODED, IN_GROUPS = "decoded", "in groups"
 CODES = (Dtype.FP8, Dtype.FP4, Dtype.INT8, Dtype.INT4)
 
 Ints = NDArray[np.int64]
+At = tuple[str, tuple[str, ...], frozenset[str]]  # a step, the repeats around it, and the names of what is live there
 Size = TypeVar("Size", int, Ints, int | Ints)
 
 
@@ -295,7 +296,7 @@ class _Liveness:
     early: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.values = self.spmd.table()
+        self.values, self.scale = self.spmd.table(), concrete_sizes(self.spmd)
         self.contexts, self.first = frozenset(queries_of(self.spmd)), origins(self.spmd)
         self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
         never_stored = scores(self.spmd) | self.unmade
@@ -367,9 +368,10 @@ class _Liveness:
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""
         yield self.point(None, (), frozenset(s.value for s in self.spmd.body.stored))
-        yield from self.region(self.spmd.body, (), frozenset(self.spmd.results))
+        for at in self.region(self.spmd.body, (), frozenset(self.spmd.results)):
+            yield self.point(*at)
 
-    def region(self, region: Region[Step], repeats: tuple[str, ...], leave: frozenset[str]) -> Iterator[Point]:
+    def region(self, region: Region[Step], repeats: tuple[str, ...], leave: frozenset[str]) -> Iterator[At]:
         """The points of a region; `leave` is what is live as it ends."""
         runs = together(region.items)
         needed = [leave]  # after the last run, after the one before, ...
@@ -384,7 +386,7 @@ class _Liveness:
             else:
                 found = self.taken_in(run)
                 self.early[first.result] = frozenset(one.result for one in found)
-                yield self.point(first.result, repeats, (after | reads | makes) - {one.over for one in found})
+                yield first.result, repeats, (after | reads | makes) - {one.over for one in found}
 
     def taken_in(self, run: Iterable[Step | Repeat[Step]]) -> list[Taken]:
         """The products of steps that run as one that are never there."""
@@ -402,16 +404,15 @@ class _Liveness:
         places."""
         return self.see_through(n for one in self.taken_in(run) for n in self.taking[one.result] - {one.product})
 
-    def repeated(self, repeat: Repeat[Step], repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[Point]:
+    def repeated(self, repeat: Repeat[Step], repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[At]:
         """One repetition, with what is held through all of them. A carry's buffer is never given up:
         it holds `inside` until `next` takes its place."""
         leave = through | {carry.next for carry in repeat.carries}
         waiting = {carry.next: carry.inside for carry in repeat.carries}
-        for point in self.region(repeat.body, repeats, leave):
-            live = frozenset(value.name for value in point.live if not value.form)
-            for made in live & waiting.keys() - self.early.get(point.step or "", frozenset()):
+        for step, around, names in self.region(repeat.body, repeats, leave):
+            for made in (names - self.held) & waiting.keys() - self.early.get(step, frozenset()):
                 del waiting[made]
-            yield self.point(point.step, point.repeats, live | frozenset(waiting.values()))
+            yield step, around, names | frozenset(waiting.values())
 
     def makes(self, item: Step | Repeat[Step]) -> frozenset[str]:
         """What an item leaves behind; the maximum of an attention in blocks all that this makes."""
@@ -473,5 +474,5 @@ class _Liveness:
     def bytes_of(self, name: str) -> Fraction:
         """The bytes of a value on a chip."""
         if name not in self.sizes:
-            self.sizes[name] = local_bytes(self.values[name], self.spmd)
+            self.sizes[name] = self.scale.local_bytes(self.values[name])
         return self.sizes[name]

@@ -18,7 +18,7 @@ from .plan import Objective, Plan, Timing
 from .search.beside_moves import beside_moves
 from .search.branch_and_bound import MANY_COLUMNS
 from .search.combinable import Combining, Knot
-from .search.derive_memory_bounds import ORDERED, needs
+from .search.derive_memory_bounds import ORDERED, needs, stored_terms
 from .search.derive_moments import Moment, moments
 from .search.detours import Detours
 from .search.extract_plan import least_bytes, paid_by, read_handovers, read_phase, stored_layouts
@@ -143,11 +143,12 @@ class Reader:
             if min(stored, self.capacity_bytes) == math.inf:
                 return None
             own_knots = frozenset(knot for knot in some if knot[0] == phase.name)
-            least = self._needs(phase.name, own_knots)
+            needed = partial(self._needs, phase.name, own_knots)
             told = partial(self._moments, phase.name, graph, own_knots)
             beside = partial(beside_moves, mesh=self.mesh, sizes=dict(phase.sizes), lanes=lanes)
             own, room = _nth(spelled, n), self.capacity_bytes
-            parts.append(Limits(room, stored, least, own, told, beside, phase.name, combining, lanes, fused))
+            lying = stored_terms(graph)
+            parts.append(Limits(room, stored, lying, needed, own, told, beside, phase.name, combining, lanes, fused))
         # Of phases together, programs with rows for moves as well take a solver minutes where without it takes seconds.
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts), combining).standing
 

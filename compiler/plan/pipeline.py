@@ -10,11 +10,9 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
-from ...compiler import models
 from ...cost.estimate import Estimate, estimate, predict, predict_host
 from ...cost.stages import passed_s
 from ...ir.dataflow import appends
@@ -41,19 +39,19 @@ from ..text.files import path_of
 from ..text.late import late
 from .compiled import Compilation, CompiledPhase, memory_is_limit
 
-FOLDER = resources.files(models)
+FOLDER = Path(__file__).parents[1] / "models"  # importlib.resources takes longer to import than to read one
 
 
 def model_names() -> tuple[str, ...]:
     """The names of the shipped models, sorted."""
-    return tuple(sorted(e.name.removesuffix(".esti") for e in FOLDER.iterdir() if e.name.endswith(".esti")))
+    return tuple(sorted(file.stem for file in FOLDER.iterdir() if file.suffix == ".esti"))
 
 
 def model_source(name: str) -> Source:
     """The text of the shipped model `name`. Raises InputError when there is none."""
     if name not in model_names():
         raise fail(f"There is no model `{name[:60]}`.", hint=_near(name))
-    return Source(f"{name}.esti", FOLDER.joinpath(f"{name}.esti").read_text(encoding="utf-8"))
+    return Source(f"{name}.esti", (FOLDER / f"{name}.esti").read_text(encoding="utf-8"))
 
 
 def read_model(file: Path) -> Source:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -24,7 +23,7 @@ from ..plan.way import Offload, Way, ahead_of
 from ..text.arguments import capacity_of, checked, one_of, refuse_no_share, skew_of
 from ..text.files import path_of, write_files
 from ..text.late import late
-from .targets import ALONE, FRAME, Emit, in_files, in_one
+from .targets import ALONE, Emit, in_files, in_one
 from .text import Detail
 
 if TYPE_CHECKING:
@@ -150,7 +149,8 @@ class CompiledModel:
 
     def _repr_html_(self) -> str:
         """The page of the plan, in a frame of its own, for notebooks."""
-        return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
+        framed: str = late("compiler.report.page.render").framed(self.emit(Emit.HTML))
+        return framed
 
 
 class CompileOptions(TypedDict, total=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic
@@ -16,8 +15,9 @@ from ..plan.staged import Staged
 from ..plan.tries import Try, outcome_of
 from ..text.arguments import one_of
 from ..text.files import path_of, write_files
+from ..text.late import late
 from .staged_targets import staged_files, staged_in_one
-from .targets import FRAME, Emit
+from .targets import Emit
 from .text import Detail
 
 
@@ -102,4 +102,5 @@ class CompiledPipeline:
 
     def _repr_html_(self) -> str:
         """The page of the pipeline, in a frame of its own, for notebooks."""
-        return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
+        framed: str = late("compiler.report.page.render").framed(self.emit(Emit.HTML))
+        return framed

@@ -38,7 +38,6 @@ ENDINGS = {  # of a file's name, each target's own, so that all can lie in one f
     Emit.JSON: ".json",
     Emit.HTML: ".html",
 }
-FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'  # of a page
 ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
 
 

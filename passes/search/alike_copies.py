@@ -94,7 +94,8 @@ class ClassLimits:
 
     def _of_phase(self, limits: Limits) -> Limits:
         assert not limits.combining, "knots of classes are numbered anew"
-        return replace(limits, needs=self._needs(limits), spell=self._spelled(limits.spell), _known={})
+        stored, spell = self._of_all(limits.stored_terms), self._spelled(limits.spell)
+        return replace(limits, stored_terms=stored, needed=lambda: self._needs(limits), spell=spell, _known={})
 
     def _spelled(self, spell: Callable[[Candidate, bool], SpmdProgram]) -> Callable[[Candidate, bool], SpmdProgram]:
         return lambda plan, apart: spell(self.spread(plan), apart)
@@ -104,7 +105,7 @@ class ClassLimits:
         times = self._times(limits)
         held = [p for p in limits.needs.points if p.step is None or times[p.step] in self._middle]
         points = tuple(PointBound(p.step, tuple(map(self._demand, p.terms)), p.moving) for p in held)
-        return MemoryBounds(self._of_all(limits.needs.stored), points, self._of_all(limits.needs.beside))
+        return MemoryBounds(self._of_all(limits.stored_terms), points, self._of_all(limits.needs.beside))
 
     def _times(self, limits: Limits) -> dict[str, int]:
         """The nodes of a phase by their names."""

@@ -85,11 +85,11 @@ class CopiesProgram(WaysProgram):
 
     def limit(self, limits: Limits) -> None:
         """Rows for all that a phase may hold."""
-        stored = Load({term.node: term.bytes for term in limits.needs.stored}, limits.stored)
+        stored = Load({term.node: term.bytes for term in limits.stored_terms}, limits.stored)
         if stored.bytes and limits.stored < np.inf:
             self.row(-np.inf, FULL, self.loaded(stored))
         self.limits = limits
-        lying = self.loaded(Load(self.taken((*limits.needs.stored, *limits.needs.beside)), limits.capacity))
+        lying = self.loaded(Load(self.taken((*limits.stored_terms, *limits.needs.beside)), limits.capacity))
         combined = self.groups is not None and limits.phase in self.groups.phases
         for ordered in (True, False) if combined else (True,):
             for stage in limits.moments(ordered):

@@ -73,8 +73,6 @@ def needs(
     plain = unsharded(program, phase, mesh)
     known = takings(plain, joined == ORDERED, fused)
     reader = LiveValues(program, graph, joined, known, lanes, dict(plain.sizes))
-    nodes = enumerate(graph.nodes)
-    stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     made = {name: tensor for name, tensor in reader.tensors.items() if name not in reader.held}
     under_way = UnderWay(reader.order, made, scores(plain) | perhaps_in_blocks(plain), known)
     found = []
@@ -85,7 +83,13 @@ def needs(
             need = need if more is None else replace(need, terms=(*need.terms, more))
         found.append(need)
         found += reader.moves(point)
-    return MemoryBounds(stored, tuple(found), reader.padding)
+    return MemoryBounds(stored_terms(graph), tuple(found), reader.padding)
+
+
+def stored_terms(graph: Graph) -> tuple[Demand, ...]:
+    """The parameters and caches, and what each takes."""
+    nodes = enumerate(graph.nodes)
+    return tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
 
 
 def values_of(point: Point) -> list[str]:

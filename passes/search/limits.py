@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -59,13 +60,14 @@ class Held:
 class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
-    apart or as they run as one; `needs` is what plans hold at the least, apart, and `moments` tells all copies
-    apart, with what is held `beside` each of some arcs of a tensor as its collective runs. `combining`: as `Limited`
-    has it. `lanes`, `fused`: as `cost.memory` has them."""
+    apart or as they run as one; `stored_terms` is what is stored, `needed` says what plans hold at the
+    least, apart, and `moments` tells all copies apart, with what is held `beside` each of some arcs of a
+    tensor as its collective runs. `combining`: as `Limited` has it. `lanes`, `fused`: as `cost.memory` has them."""
 
     capacity: float
     stored: float
-    needs: MemoryBounds
+    stored_terms: tuple[Demand, ...]
+    needed: Callable[[], MemoryBounds]
     spell: Callable[[Candidate, bool], SpmdProgram]
     moments: Callable[[bool], tuple[Moment, ...]]
     beside: Callable[[Tensor, Arcs], Floats]
@@ -74,6 +76,12 @@ class Limits:
     lanes: int = 1
     fused: bool = True
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
+
+    @cached_property
+    def needs(self) -> MemoryBounds:
+        """What plans hold at the least, apart: read off when it is asked for, which it is not where there is room for
+        the cheapest plan."""
+        return self.needed()
 
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
@@ -87,7 +95,7 @@ class Limits:
     @property
     def standing(self) -> Limits:
         """These with less known of what plans need: nothing of what is held some time before a step."""
-        return replace(self, needs=self.needs.standing)
+        return replace(self, needed=lambda: self.needs.standing)
 
     def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
@@ -100,14 +108,9 @@ class Limits:
         """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
         return list(dict.fromkeys((held.phase, held.value) for held in self.held(plan)))
 
-    @property
-    def stored_terms(self) -> tuple[Demand, ...]:
-        """What is stored."""
-        return self.needs.stored
-
     def stores(self, chosen: Sequence[int]) -> bool:
         """Whether parameters and caches alone keep to the limits."""
-        stored = sum(float(term.bytes[chosen[term.node]]) for term in self.needs.stored)
+        stored = sum(float(term.bytes[chosen[term.node]]) for term in self.stored_terms)
         return stored <= min(self.stored, self.capacity)
 
     def excess(self, plan: Candidate) -> float:

@@ -162,11 +162,12 @@ def _proven(
     found = prover.prove(ascent, known.at_most(below), most_columns)
     if found.price >= below and (limits is None or found.bound >= below):
         raise Cutoff(found.bound)
-    if found.price >= below or (limits is not None and not limits.fits(found)):
-        assert limits is not None, "without limits a plan is found, or none is cheap enough"
-        return _Proven(found, False)
-    plain = prover.plainest(ascent, found)
-    return _Proven(plain if limits is None or limits.fits(plain) else found, True)
+    if found.price < below and (limits is None or limits.stores(found.chosen)):
+        for plan in (prover.plainest(ascent, found), found):
+            if limits is None or limits.fits(plan):
+                return _Proven(plan, True)
+    assert limits is not None, "without limits a plan is found, or none is cheap enough"
+    return _Proven(found, False)
 
 
 def _begun(

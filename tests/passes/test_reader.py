@@ -233,3 +233,22 @@ def test_what_is_left_of_groups_is_of_the_knots_asked_for() -> None:
     own, rest = groups.of_knots((decode, prefill))
     assert own and rest and not set(own) & set(rest) and left.of_knots((decode,)) == [own]
     assert groups.of_knots((problem.combining,)) == [sorted({*own, *rest})]
+
+
+@pytest.mark.parametrize("phases", [("prefill",), ("prefill", "decode")])
+def test_what_plans_hold_at_the_least_is_not_asked_where_there_is_room_for_the_cheapest(
+    phases: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, mesh = parse(LAYER), Mesh.parse("2x2")
+
+    def planned(capacity_bytes: float) -> float:
+        return choose(program, phases, mesh, Options(Hardware.load("h100"), capacity_bytes=capacity_bytes)).price
+
+    def asked(*_: object) -> MemoryBounds:
+        raise Seen
+
+    roomy = planned(1e9)
+    monkeypatch.setattr(reader, "needs", asked)
+    assert planned(1e9) == roomy
+    with pytest.raises(Seen):
+        planned(70e3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from html import escape
 from importlib import resources
 from importlib.metadata import version
 from typing import Any
@@ -33,6 +34,13 @@ from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
 from .pipeline import draw_pipeline
 from .plan_view import proof, view
+
+FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'
+
+
+def framed(page: str) -> str:
+    """A page in a frame of its own, for notebooks."""
+    return FRAME.format(page=escape(page, quote=True))
 
 
 def plan_page(

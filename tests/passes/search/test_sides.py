@@ -168,11 +168,22 @@ def test_told_apart_by_knots_the_cheapest_plan_is_the_same(
     assert second == (first if isinstance(first, str) else pytest.approx(first, rel=2e-9))
 
 
-@pytest.mark.parametrize("fits", [False, True])
-def test_a_plainer_plan_is_taken_where_it_keeps_to_the_limits(fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("fitting", "taken"), [((0, 1), 1), ((0,), 0), ((1,), 1), ((), None)], ids=["both", "found", "plain", "neither"]
+)
+def test_a_plainer_plan_is_taken_where_it_keeps_to_the_limits(fitting: tuple[int, ...], taken: int | None) -> None:
     found, plain = Candidate((0,), 1.0, 1.0), Candidate((1,), 1.0, 1.0)
     prover: Any = SimpleNamespace(prove=lambda *_: found, plainest=lambda *_: plain)
-    limits: Any = SimpleNamespace(fits=lambda plan: plan is found or fits)
+    limits: Any = SimpleNamespace(fits=lambda plan: plan.chosen[0] in fitting, stores=lambda _: True)
     ascent: Any = None
     proven = search._proven(prover, ascent, found, limits, math.inf)
-    assert proven.fits and proven.plan is (plain if fits else found)
+    assert proven.fits == (taken is not None) and proven.plan is (plain if taken == 1 else found)
+
+
+def test_no_plainer_plan_is_looked_for_where_what_is_stored_is_too_much() -> None:
+    found = Candidate((0,), 1.0, 1.0)
+    prover: Any = SimpleNamespace(prove=lambda *_: found)  # asked for more it would raise
+    limits: Any = SimpleNamespace(stores=lambda chosen: chosen != found.chosen)
+    ascent: Any = None
+    proven = search._proven(prover, ascent, found, limits, math.inf)
+    assert not proven.fits and proven.plan is found

@@ -194,6 +194,13 @@ class Network:
     def _protocols(self, kind: CollectiveKind, axes: Sequence[str]) -> Protocols | None:
         """What was measured of collectives of a kind; a permute goes as an all-to-all does. All stages of one go by
         the protocols of one library: none by those that an engine has in a node where it goes over nodes as well."""
+        return self._known_protocols(kind, tuple(axes))
+
+    @cached_property
+    def _known_protocols(self) -> Callable[[CollectiveKind, tuple[str, ...]], Protocols | None]:
+        return cache(self._protocols_of)
+
+    def _protocols_of(self, kind: CollectiveKind, axes: tuple[str, ...]) -> Protocols | None:
         alike = CollectiveKind.ALL_TO_ALL if kind == CollectiveKind.PERMUTE else kind
         return self.hardware.protocols_over(self.crosses_nodes(axes)).get(alike)
 

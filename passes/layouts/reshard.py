@@ -6,7 +6,7 @@ inserter turns the chosen ones into `Collective`s, so what is priced is what run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property, lru_cache
 from itertools import combinations, permutations
@@ -33,6 +33,7 @@ from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangeme
 KINDS = tuple(CollectiveKind)
 QUICKEST = -1  # the way of an arc for which it is left open
 NONE = -1  # in the place of a twin that there is not
+MOST_PUT = 1 << 14  # rows whose axes are put elsewhere at a time: one by one a layer's take a fiftieth of its plan
 MOST_WAYS = 1 << 18  # over one stop that are looked at together: their arrays stay in a cache
 Price = Callable[[CollectiveKind, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
 Floats = NDArray[np.float64]
@@ -83,10 +84,7 @@ def leaving(space: Space) -> Arcs:
     as little, and hold what is between. Embeds are free, so those of one axis make up the rest. Sorted by source,
     then target.
     """
-    parts = [part for part in _all_arcs(space) if len(part)]
-    if not parts:
-        empty = np.zeros(0, dtype=np.int64)
-        return Arcs(empty, empty, empty, empty, empty)
+    parts = [*(_arcs(space, puts) for puts in _together(_puts(space))), _permutes(space)]
     every = Arcs(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Arcs)))
     order = np.lexsort((every.kind, every.target, every.source))
     return every.take(order)
@@ -108,7 +106,20 @@ def worthwhile(space: Space, joins: bool) -> Arcs:
     return arcs.take(~whole)
 
 
-def _all_arcs(space: Space) -> Iterator[Arcs]:
+@record(eq=False)
+class _Put:
+    """The `moved` axes of some `rows` put at a `place` and a `position`, by a collective of a `kind`. Shape [rows,
+    axes]."""
+
+    kind: CollectiveKind
+    rows: Array
+    moved: Mask
+    place: int
+    position: Array | int
+
+
+def _puts(space: Space) -> Iterator[_Put]:
+    """Where each collective but for rearrangements would put axes, whether or not that is a layout."""
     axes, slots = len(space.axis_names), space.rows.slots
     place, position = space.rows.place, space.rows.position
     count = np.stack([(place == TENSOR_MODES + s).sum(axis=1) for s in range(slots)], axis=1) if slots else None
@@ -118,36 +129,35 @@ def _all_arcs(space: Space) -> Iterator[Arcs]:
             rows = np.flatnonzero(count[:, s] >= size)
             depth = position[rows] - (count[rows, s] - size)[:, None]  # place within the suffix moved
             moved = (place[rows] == TENSOR_MODES + s) & (depth >= 0)
-            yield _arcs(space, CollectiveKind.ALL_GATHER, rows, moved, REPLICATED, 0)
+            yield _Put(CollectiveKind.ALL_GATHER, rows, moved, REPLICATED, 0)
             if size == 1:
-                yield _arcs(space, CollectiveKind.EMBED, rows, moved, PARTIAL_SUM, 0)
+                yield _Put(CollectiveKind.EMBED, rows, moved, PARTIAL_SUM, 0)
             for t in range(slots):
                 for order in permutations(range(size)) if t != s else ():
                     new = count[rows, t][:, None] + np.array(order)[np.clip(depth, 0, size - 1)]
-                    yield _arcs(space, CollectiveKind.ALL_TO_ALL, rows, moved, TENSOR_MODES + t, new)
+                    yield _Put(CollectiveKind.ALL_TO_ALL, rows, moved, TENSOR_MODES + t, new)
     for mode in (PARTIAL_SUM, PARTIAL_MAX):
         for group in (g for size in range(1, axes + 1) for g in combinations(range(axes), size)):
             rows = np.flatnonzero((place[:, group] == mode).all(axis=1))
             moved = np.zeros((len(rows), axes), dtype=bool)
             moved[:, group] = True
-            yield _arcs(space, CollectiveKind.ALL_REDUCE, rows, moved, REPLICATED, 0)
+            yield _Put(CollectiveKind.ALL_REDUCE, rows, moved, REPLICATED, 0)
             for t in range(slots):
                 assert count is not None
                 for order in permutations(range(len(group))):
                     new = np.zeros((len(rows), axes), dtype=np.int64)
                     new[:, group] = count[rows, t][:, None] + np.array(order)
-                    yield _arcs(space, CollectiveKind.REDUCE_SCATTER, rows, moved, TENSOR_MODES + t, new)
+                    yield _Put(CollectiveKind.REDUCE_SCATTER, rows, moved, TENSOR_MODES + t, new)
     for a in range(axes):
         rows = np.flatnonzero(place[:, a] == REPLICATED)
         moved = np.zeros((len(rows), axes), dtype=bool)
         moved[:, a] = True
-        yield _arcs(space, CollectiveKind.EMBED, rows, moved, PARTIAL_SUM, 0)
+        yield _Put(CollectiveKind.EMBED, rows, moved, PARTIAL_SUM, 0)
     if count is not None:
         yield from _slices(space, count)
-    yield _permutes(space)
 
 
-def _slices(space: Space, count: Array) -> Iterator[Arcs]:
+def _slices(space: Space, count: Array) -> Iterator[_Put]:
     """Slices along one slot, over axes in any order; `count`: how many axes each slot of each layout has."""
     axes = len(space.axis_names)
     orders = [order for size in range(1, axes + 1) for order in permutations(range(axes), size)]
@@ -158,11 +168,30 @@ def _slices(space: Space, count: Array) -> Iterator[Arcs]:
         for t in range(space.rows.slots):
             new = np.zeros((len(rows), axes), dtype=np.int64)
             new[:, order] = count[rows, t][:, None] + np.arange(len(order))
-            yield _arcs(space, CollectiveKind.SLICE, rows, moved, TENSOR_MODES + t, new)
+            yield _Put(CollectiveKind.SLICE, rows, moved, TENSOR_MODES + t, new)
 
 
-def _arcs(space: Space, kind: CollectiveKind, rows: Array, moved: Mask, place: int, position: Any) -> Arcs:
-    """The arcs that put the `moved` axes of `rows` at `place` and `position`, where that is a layout."""
+def _together(puts: Iterable[_Put]) -> Iterator[list[_Put]]:
+    """Those with about MOST_PUT rows together, without empty ones."""
+    some: list[_Put] = []
+    count = 0
+    for put in puts:
+        if len(put.rows):
+            some.append(put)
+            count += len(put.rows)
+        if count >= MOST_PUT:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
+
+
+def _arcs(space: Space, puts: Sequence[_Put]) -> Arcs:
+    """The arcs that put axes where that is a layout."""
+    counts = [len(put.rows) for put in puts]
+    rows, moved = np.concatenate([put.rows for put in puts]), np.concatenate([put.moved for put in puts])
+    place = np.repeat([put.place for put in puts], counts)[:, None]
+    position = np.concatenate([np.broadcast_to(put.position, put.moved.shape) for put in puts])
     after = Arrangements(
         np.where(moved, place, space.rows.place[rows]),
         np.where(moved, position, space.rows.position[rows]),
@@ -172,12 +201,13 @@ def _arcs(space: Space, kind: CollectiveKind, rows: Array, moved: Mask, place: i
     target = space.find(after)
     both = ((after.place == PARTIAL_SUM).any(axis=1)) & ((after.place == PARTIAL_MAX).any(axis=1))
     keep = (target >= 0) & ~both
-    return _quickest(rows[keep], target[keep], kind, _mask(moved)[keep])
+    kind = np.repeat([KINDS.index(put.kind) for put in puts], counts)
+    return _quickest(rows[keep], target[keep], kind[keep], _mask(moved)[keep])
 
 
-def _quickest(source: Array, target: Array, kind: CollectiveKind, axes: Array) -> Arcs:
-    """Arcs of one kind, each of which takes the quickest way."""
-    return Arcs(source, target, np.full(len(source), KINDS.index(kind)), axes, np.full(len(source), QUICKEST))
+def _quickest(source: Array, target: Array, kind: Array, axes: Array) -> Arcs:
+    """Arcs, each of which takes the quickest way."""
+    return Arcs(source, target, kind, axes, np.full(len(source), QUICKEST))
 
 
 def _mask(axes: Mask) -> Array:
@@ -197,7 +227,8 @@ def _permutes(space: Space) -> Arcs:
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     place, position = space.rows.place[table], space.rows.position[table]
     moved = (place[:, 0] != place[:, 1]) | (position[:, 0] != position[:, 1])
-    return _quickest(table[:, 0], table[:, 1], CollectiveKind.PERMUTE, _mask(moved))
+    kind = np.full(len(table), KINDS.index(CollectiveKind.PERMUTE))
+    return _quickest(table[:, 0], table[:, 1], kind, _mask(moved))
 
 
 def held_bytes(space: Space, arcs: Arcs, total_bytes: float, loads: Floats | None) -> tuple[Floats, Floats]:

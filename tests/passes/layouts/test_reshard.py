@@ -125,6 +125,19 @@ def test_arcs_come_in_one_order() -> None:
     assert keys == sorted(keys)
 
 
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_arcs_do_not_depend_on_how_many_are_made_together(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = space_of(Mesh.parse("4x2x2"), (8, 4)).space
+    every = leaving(space)
+    leaving.cache_clear()
+    monkeypatch.setattr(reshard, "MOST_PUT", most)
+    again = leaving(space)
+    leaving.cache_clear()
+    assert again is not every and len(again) == len(every) > most
+    for name in ("source", "target", "kind", "axes", "sending"):
+        assert np.array_equal(getattr(again, name), getattr(every, name))
+
+
 def test_no_collective_is_no_collective() -> None:
     layout = Layout(((),))
     with pytest.raises(KeyError):

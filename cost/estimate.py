@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ..ir.chosen import held_share
-from ..ir.collective import CollectiveKind, axes_of, kind
+from ..ir.collective import CollectiveKind, axes_of, kind, sent_as
 from ..ir.mesh import Mesh
 from ..ir.program import Kind, Repeat, Signature, Stored, signature, walk
 from ..ir.record import record
@@ -263,7 +263,8 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
                 load = scale.load(layouts, spmd.mesh)
                 assert last is not None or not joined, "it is part of one before it"
                 ahead = last.carried_bytes if last is not None and joined else None
-                last = Transfer(result, operand, placed.times, kind(collective), axes, *moved, ahead, load)
+                sent = sent_as(kind(collective), values[operand].layout.reduction)
+                last = Transfer(result, operand, placed.times, sent, axes, *moved, ahead, load)
                 yield last
 
 

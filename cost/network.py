@@ -30,8 +30,7 @@ def bytes_sent(kind: CollectiveKind, before_bytes: Any, after_bytes: Any, ways: 
     """Bytes that each chip sends in a collective over `ways` chips.
 
     `before_bytes` and `after_bytes` are what a chip holds before and after. Numbers, fractions,
-    arrays and symbols all do. A maximum is reduce-scattered as an all-to-all and a local maximum,
-    which sends the same as a sum. In a permute the whole block leaves a chip. With `many` the form
+    arrays and symbols all do. In a permute the whole block leaves a chip. With `many` the form
     for many chips (K >> 1), which drops the factor (K - 1) / K.
     Raises KeyError for a kind that is not a collective.
     """

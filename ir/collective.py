@@ -110,6 +110,13 @@ def kind(collective: Collective) -> CollectiveKind:
     return _KINDS[type(collective)]
 
 
+def sent_as(which: CollectiveKind, reduction: Reduction) -> CollectiveKind:
+    """The kind of collective as which one sends its bytes: backends scatter nothing but sums, so that a maximum is
+    reduce-scattered as an all-to-all and a local maximum."""
+    highest = which == CollectiveKind.REDUCE_SCATTER and reduction is Reduction.MAX
+    return CollectiveKind.ALL_TO_ALL if highest else which
+
+
 def axes_of(collective: Collective, before: Layout) -> tuple[str, ...]:
     """The mesh axes over which chips exchange data; for a permute those whose place changes."""
     if isinstance(collective, Permute):

@@ -15,7 +15,6 @@ from ...ir.choices import with_room
 from ...ir.collective import CollectiveKind, ReduceScatter
 from ...ir.dataflow import moves
 from ...ir.diagnostics import Diagnostic
-from ...ir.layout import Reduction
 from ...ir.program import walk
 from ...ir.record import record
 from ...ir.spmd import Move, SpmdProgram
@@ -101,11 +100,8 @@ def planned(
                 passed = _permutes(loop, halves[loop.steps[0].result], spmd)
                 found += [(sent, step.times * times, []) for sent, times in passed]
             continue
-        # A maximum is reduce-scattered as an all-to-all and a local maximum.
-        highest = values[step.operand].layout.reduction is Reduction.MAX
-        kind = CollectiveKind.ALL_TO_ALL if step.kind == CollectiveKind.REDUCE_SCATTER and highest else step.kind
         size = Fraction(0) if step.result in masks else Fraction(step.bytes_sent) * (wider or {}).get(step.result, 1)
-        sent = ModuleTransfer(kind, tuple(sorted(step.axes)), size)
+        sent = ModuleTransfer(step.kind, tuple(sorted(step.axes)), size)
         if step.joined:
             last, times, before = found.pop()
             found.append((replace(last, bytes=last.bytes + sent.bytes), times, [*before, step]))

@@ -25,8 +25,9 @@ from ...ir.collective import (
     Permute,
     ReduceScatter,
     Slice,
+    sent_as,
 )
-from ...ir.layout import Layout
+from ...ir.layout import Layout, Reduction
 from ...ir.record import record
 from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space, distinct
 
@@ -242,7 +243,9 @@ def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price, loads
     chip has that has most; of both layouts of an arc the one that shares out most says what its busiest chip has."""
     before, after = held_bytes(space, arcs, total_bytes, loads)
     seconds = np.zeros(len(arcs))
-    kinds, number = distinct(np.stack([arcs.kind, arcs.axes]))
+    maxima = np.array([KINDS.index(sent_as(each, Reduction.MAX)) for each in KINDS])
+    highest = (space.rows.place == PARTIAL_MAX).any(axis=1)[arcs.source]
+    kinds, number = distinct(np.stack([np.where(highest, maxima[arcs.kind], arcs.kind), arcs.axes]))
     for n, (k, mask) in enumerate(kinds.T.tolist()):
         alike = np.flatnonzero(number == n)
         axes = [name for a, name in enumerate(space.axis_names) if mask >> a & 1]

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from ...cost.network import Network
 from ...cost.sendings import Sending
-from ...ir.collective import CollectiveKind
+from ...ir.collective import CollectiveKind, sent_as
 from ...ir.dataflow import makes, reads
+from ...ir.layout import Reduction
 from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat
 from ...ir.record import record
 from ..layouts.reshard import KINDS, Arcs
@@ -180,8 +181,9 @@ def find_groups(
     for key in shared:
         tensor = graph.tensors[min(members[key])]
         names = tuple(n for a, n in enumerate(tensor.space.space.axis_names) if key.axes >> a & 1)
-        ways = tuple(each.times(tensor.times) for each in network.sendings(KINDS[key.kind], names))
-        once_s = tensor.times * latency_s(KINDS[key.kind], names)
+        kind = sent_as(KINDS[key.kind], Reduction.MAX if key.maximum else Reduction.SUM)
+        ways = tuple(each.times(tensor.times) for each in network.sendings(kind, names))
+        once_s = tensor.times * latency_s(kind, names)
         if once_s > 0 or any(each.start_s > 0 for each in ways):
             latency[key], sendings[key] = once_s, ways
     number = {key: g for g, key in enumerate(latency)}

@@ -12,6 +12,8 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from ..ir.chosen import Chosen, held_share, kept_share, narrowest
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Kind, Op, Program, Signature, Stored, Take, Use, Value, signature, walk
@@ -75,8 +77,9 @@ def work(
             rows = {use: _bytes(signature.result, values[table], local, whole) for use in read if use.value == table}
             read |= rows
         case Append(_, cache, _, _, _):
-            read = {use: size for use, size in read.items() if use.value != cache}
-            written = _bytes(signature.uses[1].indices, values[cache], local, whole)
+            part = _part_written(op, local, whole)
+            read = {use: size * part for use, size in read.items() if use.value != cache}
+            written = _bytes(signature.uses[1].indices, values[cache], local, whole) * part
     read = {use: size * load if values[use.value].chosen else size for use, size in read.items()}
     moved = sum(read.values(), start=written * load if values[op.result].chosen else written)
     return Work(done, moved, caches, arithmetic(op, values), launch.kernels, launch.layers, launch.steps)
@@ -84,6 +87,14 @@ def work(
 
 def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:
     return _size(indices, local) * value.dtype.bits / 8 * held_share(value.chosen, whole)
+
+
+def _part_written(op: Append, local: Local, whole: Local) -> Any:
+    """Which part of the new entries a chip writes at the most: as many as it has places for."""
+    entries, places = local(op.source), local(op.target)
+    if op.context is None and np.all(places == whole(op.target)):
+        return 1
+    return smaller(entries, places) / entries
 
 
 def _groups(use: Use, value: Value, whole: Local) -> Any:

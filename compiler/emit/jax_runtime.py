@@ -96,7 +96,8 @@ def append(
     """`new` takes the places before `end` of `cache[at]` along `axis`, split by `axes`: the owners write."""
     local, entries = cache.shape[len(at) + axis], new.shape[axis]
     width = min(local, entries)
-    first = end - entries - lax.axis_index(axes) * local  # where the first entry would stand on this chip
+    block = lax.axis_index(axes) if axes else 0
+    first = end - entries - block * local  # where the first entry would stand on this chip
     start = jnp.clip(first, 0, local - width)
     entry = start - first + jnp.arange(width)
     corner = (*at, *(start if i == axis else 0 for i in range(new.ndim)))
@@ -111,9 +112,14 @@ def append_wrapping(
     cache: jax.Array, new: jax.Array, end: jax.Array, axes: Sequence[str], axis: int, at: tuple[jax.Array, ...] = ()
 ) -> jax.Array:
     """`new` takes the places before `end` of a context: place p the slot p modulo those of `cache[at]` along `axis`,
-    split by `axes`. The owners write."""
+    split by `axes`. The owners write: of few entries those up to the last one's slot, and those that wrap before it, of
+    many all slots."""
     local, entries = cache.shape[len(at) + axis], new.shape[axis]
     ways, block = (lax.axis_size(axes), lax.axis_index(axes)) if axes else (1, 0)
+    if 2 * entries <= local:
+        slots, last = local * ways, (end - 1) % (local * ways) + 1
+        cache = append(cache, new, last, axes, axis, at)
+        return cache if entries == 1 else append(cache, new, last + slots, axes, axis, at)
     entry = (block * local + jnp.arange(local) - (end - entries)) % (local * ways)
     corner = (*at, *(0 for _ in range(new.ndim)))
     shape = [*(1 for _ in at), *new.shape[:axis], local, *new.shape[axis + 1 :]]

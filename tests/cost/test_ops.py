@@ -192,6 +192,22 @@ def test_an_append_writes_what_is_new_in_the_type_of_the_cache() -> None:
     assert done(append, "cache", "new") == Work(0, 8 * 2 * 12 + 8 * 2 * 12 * 2)
 
 
+def test_a_chip_appends_no_more_entries_than_it_has_places_for() -> None:
+    """Of a context that is split, or of a cache that wraps: L = 16 entries, of which it keeps 5 of 20 places."""
+    sizes = SIZES | {"L": 16}
+    entry = 8 * 12  # of the cache in INT8, twice that of what is new
+    for context, places, kept in ((None, 20, 16), (None, 5, 5), ("C", 20, 16), ("C", 5, 5)):
+        append = Append("after", "cache", "new", "L", "M", context)
+        whole = (sizes | {"M": 20 if context is None else places}).__getitem__
+        local = (sizes | {"M": places}).__getitem__
+        of = signature(append, VALUES)
+        found = work(append, of, VALUES, launch("cache", "new"), local, whole)
+        assert found == Work(0, kept * entry * 3)
+        several = sizes | {"M": np.array([places, 20])}
+        every = work(append, of, VALUES, launch("cache", "new"), several.__getitem__, whole)
+        assert np.broadcast_to(every.hbm_bytes, 2).tolist() == [kept * entry * 3, 16 * entry * 3]
+
+
 def test_symbols_do_as_numbers_do() -> None:
     symbols = {name: sympy.Symbol(name, positive=True) for name in SIZES}
     op = matmul("w")

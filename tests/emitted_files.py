@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,13 +26,15 @@ for path in sys.argv[1:]:
 """
 
 
-def run_files(texts: dict[str, str], folder: Path) -> dict[str, str]:
-    """The exit code of each text, run as a program where this package cannot be imported."""
+def run_files(texts: dict[str, str], folder: Path, wide: bool = False) -> dict[str, str]:
+    """The exit code of each text, run as a program where this package cannot be imported; `wide`: where numbers of JAX
+    have 64 bits unless they are told otherwise."""
     paths = {str(folder / f"case{i}.py"): name for i, name in enumerate(texts)}
     for path, name in paths.items():
         Path(path).write_text(texts[name])
     command = [sys.executable, "-c", DRIVER, *paths]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    environment = os.environ | {"JAX_ENABLE_X64": str(wide)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     ends = re.findall(r"^exit (\S+) (.*)$", done.stdout, re.MULTILINE)
     assert len(ends) == len(texts), done.stdout + done.stderr
     return {paths[path]: code for path, code in ends}

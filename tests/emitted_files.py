@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from forked_jax import run_code
 
 # Runs files one after the other in one process, whose devices cannot be counted twice.
 DRIVER = """
@@ -32,9 +32,7 @@ def run_files(texts: dict[str, str], folder: Path, wide: bool = False) -> dict[s
     paths = {str(folder / f"case{i}.py"): name for i, name in enumerate(texts)}
     for path, name in paths.items():
         Path(path).write_text(texts[name])
-    command = [sys.executable, "-c", DRIVER, *paths]
-    environment = os.environ | {"JAX_ENABLE_X64": str(wide)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    done = run_code(DRIVER, *paths, environment=os.environ | {"JAX_ENABLE_X64": str(wide)})
     ends = re.findall(r"^exit (\S+) (.*)$", done.stdout, re.MULTILINE)
     assert len(ends) == len(texts), done.stdout + done.stderr
     return {paths[path]: code for path, code in ends}

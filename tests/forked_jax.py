@@ -7,25 +7,71 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import IO, Any
 
-READY = ["jax", "jax.numpy", "numpy"]
+READY = ["jax", "jax.numpy", "numpy", "jax.experimental.pallas.triton"]
+FORKS = Path("/proc/self/fd").exists()
 
 
-def run_module(module: str, arguments: Sequence[str], environment: Mapping[str, str], out: str, said: str) -> None:
-    """Be `python -m module` in an environment, in a process whose JAX has not yet looked for devices."""
+def be(environment: Mapping[str, str], out: str, said: str) -> None:
+    """Be a process that was started in an environment and writes to these paths; its JAX has not yet looked for
+    devices."""
     import jax
 
     for path, descriptor in ((out, 1), (said, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
     os.environ.clear()
     os.environ.update(environment)
-    jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])  # read as it was imported
+    jax.config.update("jax_platforms", environment.get("JAX_PLATFORMS"))  # read as it was imported
+    jax.config.update("jax_enable_x64", environment.get("JAX_ENABLE_X64") == "True")
+
+
+def run_module(module: str, arguments: Sequence[str], *process: Any) -> None:
+    """Be `python -m module`, as such a `process`."""
+    be(*process)
     sys.argv[1:] = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def run_text(code: str, arguments: Sequence[str], *process: Any) -> None:
+    """Be `python -c code`, as such a `process`."""
+    be(*process)
+    sys.argv[:] = ["-c", *arguments]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(code, "<string>", "exec"), vars(main))
+
+
+def started(target: Any, text: str, arguments: Sequence[str], env: Mapping[str, str], numbers: Sequence[int]) -> Any:
+    """A fork that runs `target`, and writes to what this process has open under two numbers."""
+    files = (f"/proc/{os.getpid()}/fd/{number}" for number in numbers)
+    context: Any = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(READY)
+    process = context.Process(target=target, args=(text, arguments, dict(env), *files))
+    process.start()
+    return process
+
+
+def run_code(
+    code: str, *arguments: str, timeout: float = 300, environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """What `python -c code` gives, with JAX. Raises subprocess.TimeoutExpired after so many seconds."""
+    command = [sys.executable, "-c", code, *arguments]
+    if not FORKS:
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
+        process = started(run_text, code, arguments, environment, (out.fileno(), said.fileno()))
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(command, timeout)
+        for file in (out, said):
+            file.seek(0)
+        return subprocess.CompletedProcess(command, process.exitcode, out.read(), said.read())
 
 
 class Fork:
@@ -44,11 +90,7 @@ class Fork:
         _, safe, as_module, module, *arguments = command
         assert (safe, as_module, stdin, text) == ("-P", "-m", subprocess.DEVNULL, True)
         numbers = (1 if stdout is None else stdout.fileno(), stderr.fileno())
-        files = (f"/proc/{os.getpid()}/fd/{number}" for number in numbers)
-        context: Any = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(READY)
-        self._process = context.Process(target=run_module, args=(module, arguments, dict(env), *files))
-        self._process.start()
+        self._process = started(run_module, module, arguments, env, numbers)
 
     def poll(self) -> int | None:
         """The exit code, once there is one."""
@@ -65,4 +107,4 @@ class Fork:
         self._process.join()
 
 
-FORKED = SimpleNamespace(Popen=Fork, DEVNULL=subprocess.DEVNULL) if Path("/proc/self/fd").exists() else subprocess
+FORKED = SimpleNamespace(Popen=Fork, DEVNULL=subprocess.DEVNULL) if FORKS else subprocess

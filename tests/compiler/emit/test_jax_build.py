@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from emitted_files import run_files
+from forked_jax import run_code
 from programs import TINY_DECODER
 
 from escc.compiler.emit.jax_build import _mixes, unrolls
@@ -101,8 +101,7 @@ def test_tuples_of_parts_give_what_stacks_give(tmp_path: Path) -> None:
     for n, name in enumerate(CASES):
         paths.append(tmp_path / f"case{n}.py")
         paths[-1].write_text(text_of(name))
-    command = [sys.executable, "-c", DRIVER, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_code(DRIVER, *map(str, paths))
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["True"] * len(CASES), done.stdout + done.stderr
     alone = text_of("one sequence, its context split").partition("def decode(")[2]
     assert ", append, " in alone and "lambda a: a.squeeze(" in alone
@@ -120,8 +119,7 @@ def test_steps_are_the_same_where_numbers_have_64_bits(tmp_path: Path) -> None:
         paths.append(tmp_path / f"small{len(paths)}.py")
         paths[-1].write_text(emit_jax(one.program, one.spmd, one.estimate, platform=one.platform))
         assert f"def {helper}(" in paths[-1].read_text()
-    command = [sys.executable, "-c", DRIVER, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_code(DRIVER, *map(str, paths))
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["True"] * 2, done.stdout + done.stderr
 
 
@@ -153,8 +151,7 @@ def test_a_value_is_not_taken_for_another_of_its_name(value: str, depth: int, tm
     one = compile_phase(parse(text), "prefill", Mesh.parse("gpu=2"), Options(Hardware.load("h100")))
     path = tmp_path / "named.py"
     path.write_text(emit_jax(one.program, one.spmd, one.estimate, platform=one.platform))
-    command = [sys.executable, "-c", DRIVER, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_code(DRIVER, str(path))
     assert done.stdout == f"True {2**depth}\n", done.stdout + done.stderr
 
 
@@ -178,10 +175,7 @@ def test_values_that_differ_over_other_axes_are_moved_as_one(pins: str, mixes: b
     one = compile_phase(program, "run", Mesh.parse("2x2"), Options(Hardware.load("h100"), pins=held))
     text = emit_jax(one.program, one.spmd, one.estimate, platform=one.platform)
     assert "gather_together(" in text and ("check_vma=False" in text) == mixes
-    path = tmp_path / "mixed.py"
-    path.write_text(text)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert run_files({"mixed": text}, tmp_path) == {"mixed": "0"}
 
 
 @pytest.mark.parametrize(("layout", "mixes"), [("BE_x partialsum-z", True), ("BE_x", False), ("BE_xz", True)])

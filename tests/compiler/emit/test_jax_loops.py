@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from forked_jax import run_code
 from jax_loop_cases import LOOPS
 
 from escc.compiler.emit.jax_source import emit_jax
@@ -108,8 +109,7 @@ def run_files(texts: dict[str, str], folder: Path) -> tuple[dict[str, str], dict
     paths = {f"case{i}": name for i, name in enumerate(texts)}
     for stem, name in paths.items():
         (folder / f"{stem}.py").write_text(texts[name])
-    command = [sys.executable, "-c", DRIVER, *(str(folder / f"{stem}.py") for stem in paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = run_code(DRIVER, *(str(folder / f"{stem}.py") for stem in paths), timeout=600)
     ends = re.findall(r"^exit (\S+) (.*)$", done.stdout, re.MULTILINE)
     assert len(ends) == len(texts), done.stdout + done.stderr
     modules = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from forked_jax import run_code
 
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.plan.pipeline import compile_phase, parse, with_pins
@@ -41,7 +41,8 @@ def test_a_choice_that_hangs_on_rounding_is_no_mistake_and_a_row_that_is_wrong_i
     (tmp_path / "right.py").write_text(text)
     (tmp_path / "wrong.py").write_text(before + "    return y.at[0].multiply(1.01)\n" + after + marker + rest)
     files = [str(tmp_path / f"{name}.py") for name in ("right", "wrong")]
-    done = subprocess.run([sys.executable, "-c", RUN, *files], capture_output=True, text=True, check=True, timeout=120)
+    done = run_code(RUN, *files, timeout=120)
+    assert not done.returncode, done.stderr
     right, wrong, _ = done.stdout.split("code ")
     assert right.count("\n") > 1 and wrong.startswith("0\n")  # more than one draw
     assert done.stdout.endswith("code 1\n")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_jax import run_code
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
@@ -192,8 +191,7 @@ print(None if found is None else len(found), [*sorted(path.name for path in fold
     ],
 )
 def test_devices_that_are_here_come_first(here: int, target: str, said: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DEVICES, str(tmp_path), str(here), target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_code(DEVICES, str(tmp_path), str(here), target, timeout=120)
     ahead = here < 4 and target == "known"
     assert done.stdout.strip() == f"{said} {ahead}", done.stderr
     if (tmp_path / "devices.json").exists():
@@ -242,5 +240,5 @@ except NotImplementedError:
 
 
 def test_a_module_is_lowered_without_kernels_only_where_jax_does_not_know_the_gpu() -> None:
-    done = subprocess.run([sys.executable, "-c", LOWERED], capture_output=True, text=True, check=False)
+    done = run_code(LOWERED)
     assert done.stdout.strip() == "raised", done.stderr

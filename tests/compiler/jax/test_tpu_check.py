@@ -15,6 +15,7 @@ from subprocess import run
 from typing import Any
 
 import pytest
+from forked_jax import run_code
 from helpers_exec import Build, call
 
 from escc.compiler.jax import tpu
@@ -343,8 +344,8 @@ except compile_child.jax.errors.JaxRuntimeError as error:
 def test_a_module_that_jax_cannot_write_is_written_by_the_compiler(tmp_path: Path, written: bool, text: str):
     if written:
         (tmp_path / "module_0000.jit_step.after_optimizations.txt").write_text("HloModule m")
-    command = [sys.executable, "-P", "-c", UNREADABLE, str(tmp_path)]
-    assert run(command, capture_output=True, text=True, check=True).stdout == f"{text}\n"
+    done = run_code(UNREADABLE, str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"{text}\n"), done.stderr
 
 
 REPORTED = """
@@ -370,8 +371,8 @@ def test_temporaries_are_what_the_compiler_placed_in_hbm_beside_what_it_was_give
 ):
     name = "module_0000.jit_step.after_optimizations-memory-usage-report.txt"
     (tmp_path / name).write_text(REPORT.format(first=first, bytes=100))
-    command = [sys.executable, "-P", "-c", REPORTED, str(tmp_path)]
-    assert run(command, capture_output=True, text=True, check=True).stdout == f"{found}\n"
+    done = run_code(REPORTED, str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"{found}\n"), done.stderr
 
 
 @needs_libtpu

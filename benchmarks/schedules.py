@@ -90,11 +90,10 @@ def compared(steps: Sequence[Rung]) -> tuple[Rung, ...]:
     return replace(first, scheduled=unsplit), *rest
 
 
-def document(given: Schedule, found: Schedule) -> str:
-    """The steps as Markdown."""
+def document(given: Schedule, found: Schedule, steps: Sequence[Rung], with_found: Sequence[Rung]) -> str:
+    """The `steps` of the schedules with thresholds that are given and found as Markdown."""
     lengths = given.job.requests.lengths
-    steps = ladder(given)
-    rungs, others = compared(steps), compared(ladder(found))
+    rungs, others = compared(steps), compared(with_found)
     lines = [
         "# Schedules",
         "",
@@ -189,7 +188,8 @@ def main(arguments: list[str]) -> int:
         Path(arguments[0]).write_text(hellaswag(), encoding="utf-8")
         return 0
     _say_speed()
-    DOCUMENT.write_text(document(scheduled(), scheduled(None, None)), encoding="utf-8")
+    given, found = scheduled(), scheduled(None, None)
+    DOCUMENT.write_text(document(given, found, ladder(given), ladder(found)), encoding="utf-8")
     return 0
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,18 @@ def fuzz(request: pytest.FixtureRequest) -> int:
 def forked_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes with JAX come as forks of one that has imported it. Tests of how they are started do without."""
     monkeypatch.setattr("escc.compiler.jax.processes.subprocess", import_module("forked_jax").FORKED)
+
+
+@pytest.fixture(scope="module")
+def plans_of_file() -> Any:
+    """The plans that tests of a file have asked for."""
+    return import_module("known_plans").KnownPlans()
+
+
+@pytest.fixture
+def known_plans(monkeypatch: pytest.MonkeyPatch, plans_of_file: Any) -> None:
+    """A plan is searched for once in a file. For tests of what is done with plans; those of the search do without."""
+    monkeypatch.setattr("escc.passes.choose.choose_on", plans_of_file.choose_on)
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from escc.ir.mesh import Mesh
 from escc.passes.batches.pipeline import run
 from escc.passes.options import Options
 
+pytestmark = pytest.mark.usefixtures("known_plans")
+
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "written" / "schedule.txt"
 MODEL = str(ROOT / "examples" / "schedule" / "llama-33b.esti")

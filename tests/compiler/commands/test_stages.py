@@ -20,6 +20,8 @@ from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.passes.options import Options
 
+pytestmark = pytest.mark.usefixtures("known_plans")
+
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "written"
 

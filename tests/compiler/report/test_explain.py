@@ -16,6 +16,8 @@ from typer.testing import CliRunner, Result
 from escc.compiler.commands.main import LATE, app
 from escc.cost.hardware import Hardware, hardware_toml
 
+pytestmark = pytest.mark.usefixtures("known_plans")
+
 ROOT = Path(__file__).parents[3] / "examples"
 FEED_FORWARD = str(ROOT / "feed-forward.esti")
 PINS = {path.stem: str(path) for path in sorted((ROOT / "pins").glob("*.pins"))}

@@ -12,6 +12,8 @@ from escc.compiler.commands.main import app
 from escc.compiler.plan.serving import Served, Stream
 from escc.compiler.report.served_stream import ServedStream
 
+pytestmark = pytest.mark.usefixtures("known_plans")
+
 TEXT = """model "small"
 dim B, L, M
 dim E = 32, K = 4, Q = 8

@@ -14,6 +14,8 @@ from escc.compiler.commands.main import app
 from escc.compiler.sweep.results import ResultsFile
 from escc.compiler.text.terminal import time_text
 
+pytestmark = pytest.mark.usefixtures("known_plans")
+
 MODEL = """\
 model "tiny"
 dim B, L, M

@@ -35,6 +35,8 @@ from escc.ir.spmd import SpmdProgram
 from escc.passes.options import Options
 from escc.passes.plan import PROVEN, Cutoff, Outcome
 
+pytestmark = pytest.mark.usefixtures("known_plans")
+
 TEXT = """model "small"
 dim B, L, M
 dim E = 2048, F = 8192, H = 16, Q = 128

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache, reduce
 from itertools import groupby
+from operator import is_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from ..layouts.space import Array
 Floats = NDArray[np.float64]
 FEW_LAYOUTS = 256  # of which all pairs are settled at once
 OFTEN = 100  # vectors, after which that pays; of few layouts half as many as there are
+FEW_SUMS = 2**14  # that are made of all vectors at once: calls take longer than they do
 
 
 class Distances:
@@ -77,6 +79,9 @@ class _Relaxation:
                 self.pairs = self._settled(np.where(np.eye(count, dtype=bool), 0.0, np.inf))
         if self.pairs is None:
             return self._settled(values)
+        if values.size * count <= FEW_SUMS:
+            least: Floats = np.minimum.reduce(values[:, :, None] + self.pairs, axis=1)
+            return least
         out = np.empty(values.shape)
         for value, row in zip(values, out, strict=True):
             np.minimum.reduce(value[:, None] + self.pairs, axis=0, out=row)
@@ -116,6 +121,9 @@ def _inward_of(
     distances: Distances, ends: Sequence[Floats], inward: list[Floats], wanted: frozenset[int] | set[int]
 ) -> None:
     """Write down the `inward` trees of the sets that are `wanted`; those of all parts of them are there, or wanted."""
+    if len(ends) == 1:  # as most have
+        [inward[1]] = distances.backward(ends[0][None])
+        return
     for size, masks in _by_size(len(ends)):
         now = [mask for mask in masks if mask in wanted]
         if not now:
@@ -140,6 +148,9 @@ def _outward_of(
     """Write down the `outward` trees of the sets that are `wanted`; those of all that hold them are there, or
     wanted."""
     full = len(inward) - 1
+    if full == 1:
+        [outward[1]] = distances.forward(start[None])
+        return
     uses = full.bit_length()
     for size, masks in reversed(_by_size(uses)):
         now = [mask for mask in masks if mask in wanted]
@@ -207,6 +218,8 @@ class KnownTrees:
 
     def _look(self, distances: Distances, ends: Sequence[Floats]) -> None:
         """See what has changed."""
+        if distances is self._distances and all(map(is_, ends, self._ends)):
+            return
         full = len(self._inward) - 1
         if distances is not self._distances:
             self._distances = distances

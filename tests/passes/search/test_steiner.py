@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from escc.passes.layouts.reshard import QUICKEST, Arcs
+from escc.passes.search import steiner
 from escc.passes.search.steiner import OFTEN, Distances, KnownTrees, cheapest_tree, inward_trees, outward_trees, point
 
 INF = float("inf")
@@ -162,3 +163,14 @@ def test_all_pairs_are_what_rounds_settle(seed: int) -> None:
         fresh = again.repriced(again.price)
         np.testing.assert_array_equal(near.forward(values), fresh.forward(values))
         np.testing.assert_array_equal(near.backward(values), fresh.backward(values))
+
+
+def test_vectors_at_once_are_what_each_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: in one array of sums, and where that would be a large one, vector after vector."""
+    rng = np.random.default_rng(0)
+    near = graph(0, 12, 30).repriced(rng.random(30))
+    near.forward(np.zeros((OFTEN, 12)))
+    values = np.where(rng.random((7, 12)) < 0.2, INF, rng.random((7, 12)))
+    at_once = near.forward(values)
+    monkeypatch.setattr(steiner, "FEW_SUMS", 0)
+    assert at_once.tolist() == near.forward(values).tolist() == [near.forward(v[None])[0].tolist() for v in values]

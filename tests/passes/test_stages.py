@@ -3,6 +3,7 @@
 import math
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -150,6 +151,7 @@ def all_pipelines(program, phases, mesh, axis, options, asked):
     batch = {phase: dict(program.phase(phase).sizes)["B"] for phase in phases}
     every = {phase: [m for m in range(1, size + 1) if size % m == 0] for phase, size in batch.items()}
     counts = [[asked[phase]] if phase in asked else every[phase] for phase in phases]
+    planned = cache(partial(seconds_of, phases, inner, options, passing))
     best = np.inf
     for micro in product(*counts):
         rounds = {phase: rounds_of(program, phase, m) for phase, m in zip(phases, micro, strict=True)}
@@ -160,11 +162,21 @@ def all_pipelines(program, phases, mesh, axis, options, asked):
             layers = [b - a for a, b in pairwise(ends)]
             if min(layers) < 1:
                 continue
-            best = min(best, _best_boundaries(divide(timed, layers), rounds, inner, options, passing))
+            best = min(best, _best_boundaries(divide(timed, layers), rounds, inner, options, planned))
     return best
 
 
-def _best_boundaries(stages, rounds, inner, options, passing):
+def seconds_of(phases, inner, options, passing, stage, pins):
+    """What a stage takes in each phase at the least, with its ends pinned; None where it has no room."""
+    own = replace(options, pins=pins, passing=replace(passing, values=frozenset(stage.passed)))
+    try:
+        plan = choose(stage.program, phases, inner, own)
+    except NoPlan:
+        return None
+    return [one.price + sum(h.price for h in plan.handovers if h.before == one.phase) for one in plan.phases]
+
+
+def _best_boundaries(stages, rounds, inner, options, planned):
     phases = list(rounds)
     tensor = {
         phase: next(
@@ -184,14 +196,11 @@ def _best_boundaries(stages, rounds, inner, options, passing):
                 before = [(stage.received[0], lies[n - 1])] if n else []
                 after = [(stage.passed[0], lies[n])] if stage.passed else []
                 pins += [Pin(PinKind.STORED, name, None, lay, "", phase) for name, lay in (*before, *after)]
-            own = replace(options, pins=tuple(pins), passing=replace(passing, values=frozenset(stage.passed)))
-            try:
-                plan = choose(stage.program, phases, inner, own)
-            except NoPlan:
+            taken = planned(stage, tuple(pins))
+            if taken is None:
                 break
-            for one in plan.phases:
-                handed = sum(h.price for h in plan.handovers if h.before == one.phase)
-                seconds[one.phase].append(one.price + handed)
+            for phase, taken_s in zip(phases, taken, strict=True):
+                seconds[phase].append(taken_s)
         else:
             best = min(best, sum(r.seconds(sum(seconds[p]), max(seconds[p])) for p, r in rounds.items()))
     return best

@@ -116,6 +116,7 @@ def test_escc_check_compares_a_module_that_streams(tmp_path: Path):
     assert "as planned" in done.stdout and "all-gather" in done.stdout  # what is fetched is gathered
 
 
+@pytest.mark.usefixtures("forked_jax")
 def test_layers_of_experts_that_stream_count_what_finds_no_room(tmp_path: Path):
     file, chip = tmp_path / "experts.esti", tmp_path / "small.toml"
     file.write_text(EXPERTS)

@@ -185,7 +185,8 @@ class _Finder:
             return False
         own = product.operands.index(one.shares)
         weights, held = product.indices[own], product.indices[1 - own]
-        alike = weights == dims and set(rows) <= set(product.output) and one.context in held
+        sums = set(rows) <= set(product.output) and one.context in held and one.context not in product.output
+        alike = weights == dims and sums
         return alike and one.sum.indices == (dims,) and one.query not in held and len(set(held)) == len(held)
 
 

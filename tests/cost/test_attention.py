@@ -53,6 +53,10 @@ OTHERS = {
     "another base": ("exp(c - where(equal(m, -inf), 0, m))", "tanh(c - where(equal(m, -inf), 0, m))"),
     "a narrow maximum": ("m  f32 B_xLH ", "m  bf16 B_xLH "),
     "no new entries": ("ks bf16 B_xMQ  = append(keys, k, L into M)", "ks bf16 B_xMQ  = keys * 2"),
+    "a product that keeps the context": (
+        "o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]",
+        "o  bf16 B_xLHM = p[B,L,H,M] * seen[B,M]",
+    ),
     "queries that are summed": ("o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]", "o  bf16 B_xHQ = p[B,L,H,M] * ks[B,M,Q]"),
 }
 

@@ -8,12 +8,14 @@ its weighted values, which the collectives that are there complete as ever.
 
 Runs in blocks what is written as a softmax between two products, if what stands between the first and the maximum is
 pointwise, nothing else reads the scores, none of them is sent, or chosen but along the context, as sparse attention
-chooses, and the largest of them takes more than WHOLE_BYTES on a chip. Everything else stays as it is written, scores
-whole.
+chooses, and the largest of them takes more than WHOLE_BYTES on a chip. The second product may have scales beside its
+values, as caches of bytes have, and weigh what comes of these, as a gate does. Everything else stays as it is written,
+scores whole.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ..ir.dtype import Dtype
@@ -30,8 +32,10 @@ class Attention:
 
     `scores`: the ops that make a block of scores, in order, and the name of the last, `masked`. `exps`: exp(score -
     maximum); `shares`: that by the sum. `largest`: the maximum of a chip's scores; `top` what is taken from scores;
-    `sum`: of exps, and `total` what they are divided by. `product`: shares times `values`. `query`, `context`: the dims
-    along which it runs in blocks, no `query` where a chip has one; `parts`: what the scores are made of.
+    `sum`: of exps, and `total` what they are divided by. `product`: shares times `values`. `scales`: what else it
+    multiplies values by, as they are stored, a block at a time; `factors`: what it multiplies the sums by, such as a
+    gate of each query. `query`, `context`: the dims along which it runs in blocks, no `query` where a chip has one;
+    `parts`: what the scores are made of.
     """
 
     scores: tuple[Op, ...]
@@ -44,6 +48,8 @@ class Attention:
     shares: str
     product: Einsum
     values: str
+    scales: tuple[str, ...]
+    factors: tuple[str, ...]
     query: str | None
     context: str
     parts: tuple[Part, ...]
@@ -62,7 +68,11 @@ class Attention:
     def reads(self) -> frozenset[str]:
         """What it reads where it runs, which is where its maximum stands."""
         made = {op.result for op in self.scores}
-        return frozenset(name for op in self.scores for name in operand_names(op)) - made | {self.values}
+        return frozenset(name for op in self.scores for name in operand_names(op)) - made | {self.values, *self.scales}
+
+    def indices(self, name: str) -> tuple[str, ...]:
+        """Those that the product has for something that it reads."""
+        return self.product.indices[self.product.operands.index(name)]
 
     @property
     def rescaled(self) -> bool:
@@ -149,6 +159,9 @@ class _Finder:
         if len(products) != 1 or not isinstance(products[0], Einsum):
             return None
         product = products[0]
+        weighed = self.weighed(product, shares[0].result, context)
+        if weighed is None:
+            return None
         found = Attention(
             made.ops,
             masked,
@@ -159,12 +172,36 @@ class _Finder:
             total,
             shares[0].result,
             product,
-            next((name for name in product.operands if name != shares[0].result), ""),
+            *weighed,
             made.query,
             context,
             made.parts,
         )
         return found if self.is_sound(found) else None
+
+    def weighed(
+        self, product: Einsum, shares: str, context: str
+    ) -> tuple[str, tuple[str, ...], tuple[str, ...]] | None:
+        """The values that shares weigh in a product, their scales, and its factors; None where it reads something else,
+        as what it sums beside the values."""
+        dims, sizes = {name: self.scores.values[name].dims for name in product.operands}, self.scores.sizes
+        indices = dict(zip(product.operands, product.indices, strict=True))
+        others = [name for name in product.operands if name != shares]
+        along = [name for name in others if context in indices[name]]
+        if len(indices) < len(product.operands) or not along:
+            return None
+        if any(len({*indices[name]}) < len(indices[name]) for name in others):
+            return None
+        values = max(along, key=lambda name: math.prod(sizes[dim] for dim in dims[name]))
+        scales = tuple(n for n in others if n != values and {*indices[n]} <= {*indices[values]})
+        factors = tuple(n for n in others if n != values and n not in scales)
+        if any(context not in dims[n] for n in (values, *scales) if context in indices[n]):
+            return None  # which have groups of places of it
+        made = {*product.output} & {*indices[shares], *indices[values]}
+        pairs = [pair for n in factors for pair in zip(indices[n], dims[n], strict=True)]
+        whole = all(index in made and sizes[index] == sizes[dim] for index, dim in pairs)
+        plain = all(product.operands[at] not in factors for pair in product.zeros for at in pair)
+        return (values, scales, factors) if whole and plain else None
 
     def is_sound(self, one: Attention) -> bool:
         """Whether rows, sums and the product are as a running softmax has them."""
@@ -181,13 +218,9 @@ class _Finder:
             return False
         if any(v[name].dtype is not Dtype.F32 for name in (one.largest.result, one.sum.result)):
             return False
-        if len(product.operands) != 2 or product.operands.count(one.shares) != 1:
-            return False
-        own = product.operands.index(one.shares)
-        weights, held = product.indices[own], product.indices[1 - own]
-        sums = set(rows) <= set(product.output) and one.context in held and one.context not in product.output
-        alike = weights == dims and sums
-        return alike and one.sum.indices == (dims,) and one.query not in held and len(set(held)) == len(held)
+        weights, held = one.indices(one.shares), one.indices(one.values)
+        alike = weights == dims and {*rows} <= {*product.output} and one.context not in product.output
+        return alike and one.sum.indices == (dims,) and one.query not in held
 
 
 def _unless(name: str, special: float, instead: float) -> Expr:

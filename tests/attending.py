@@ -27,7 +27,8 @@ param Wv: bf16[E,K,Q]
 param z: bf16[H]
 param narrow: bf16[Q]
 main(x: bf16[B,L,E], t: bf16[B,M,R]) {{
-  cache keys, values: bf16[B,M,K,Q] @ {layout}
+  cache keys: bf16[B,M,K,Q] @ {layout}
+  cache values: {values} @ {layout}
   q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
   r[B,L,H,R] = x[B,L,E] * Wr[E,H,R]
   k[B,L,K,Q] = x[B,L,E] * Wk[E,K,Q]
@@ -42,6 +43,7 @@ main(x: bf16[B,L,E], t: bf16[B,M,R]) {{
 phase prefill {{ }}
 """
 PRODUCT = "o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]"
+BYTES = "int8[B,M,K,Q] * f32[B,M,K]"
 SPLIT, ALONE = ("BM_xK_yQ", "BLK_yGM_x"), ("B_xMK_yQ", "B_xLK_yGM")
 INDEXER = """\
 w[B,L,H,M] = r[B,L,H,R] * t[B,M,R]
@@ -64,6 +66,10 @@ CASES = {  # what makes shares of scores, and how caches and scores lie
         "p = softmax(s, over=M)\n  y[B,M,K,Q] @ B_xM_yKQ = vs[B,M,K,Q] * narrow[Q]",
         ALONE,
     ),
+    "values in bytes with scales, and a gate, over a split context": (
+        "u[B,L,H] = r[B,L,H,R]\n  p = softmax(s, over=M, mask=causal(L, M))",
+        SPLIT,
+    ),
     "tokens that an indexer chooses over a split context": (INDEXER, SPLIT),
     "tokens that an indexer chooses": (INDEXER, ALONE),
 }
@@ -75,7 +81,9 @@ def compiled(name: str, new: int = 4096) -> CompiledPhase:
     """The plan of a case, of so many new tokens."""
     made, (layout, split) = CASES[name]
     product = PRODUCT.replace("vs", "y") if "y[" in made else PRODUCT
-    source = Source("a.esti", MODEL.format(new=new, scores=made, layout=layout, split=split, product=product))
+    product, values = (f"{product} * u[B,L,H]", BYTES) if "gate" in name else (product, "bf16[B,M,K,Q]")
+    text = MODEL.format(new=new, scores=made, layout=layout, split=split, product=product, values=values)
+    source = Source("a.esti", text)
     [one] = compile_phases(
         expand(parse(source), source), ["prefill"], Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4"))
     )

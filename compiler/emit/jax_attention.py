@@ -19,7 +19,7 @@ from ...cost.scores import Part, local_sizes
 from ...cost.summed_scores import SummedScores
 from ...ir.dtype import Dtype
 from ...ir.expr import Expr, operands
-from ...ir.program import Op
+from ...ir.program import Einsum, Op
 from ...ir.record import record
 from ...ir.spmd import SpmdProgram, SpmdValue
 from .jax_kernels import KernelScores, kernel_scores
@@ -72,7 +72,7 @@ class ScoreBlocks:
             return set(one.reads)
         if op is one.sum:
             return {one.largest.result, one.top}
-        return {one.sum.result, one.total}
+        return {one.sum.result, one.total, *one.factors}
 
     def write(self, op: Op, scope: Scope) -> None:
         """Write a step, and note in `scope` what it makes."""
@@ -93,9 +93,10 @@ class ScoreBlocks:
         made, largest, total = (scope.new(self.names.base(name)) for name in results)
         scope.texts[one.largest.result], scope.texts[one.sum.result] = largest, total
         self.made[one.product.result] = made
+        scaled = self._scaled(one, scope) if one.scales else None
         self.lines.call(
             f"{made}, {largest}, {total} = attention_in_{'kernel' if kernel else 'blocks'}",
-            self._arguments(one, function, parts, scope),
+            self._arguments(one, (function, parts), scaled, scope),
         )
 
     def _summed(self, one: SummedScores, scope: Scope) -> None:
@@ -113,6 +114,27 @@ class ScoreBlocks:
         ]
         self.lines.comment(f"{scope.texts[result]}: {note}")
         self.lines.call(f"{scope.texts[result]} = made_in_blocks", arguments)
+
+    def _scaled(self, one: Attention, scope: Scope) -> tuple[str, Parts]:
+        """Write the function that makes a block of values of what is stored and its scales: what it is called, and the
+        labels and the text of each scale."""
+        read = (one.values, *one.scales)
+        inner = Scope({}, scope.stacked, set(scope.used), scope.index, scope.place)
+        function = scope.new(f"{self.names.base(one.product.result)} values")
+        inner.used.add(function)
+        for name in read:
+            inner.texts[name] = inner.new(self.names.base(name))
+        indices, held = tuple(map(one.indices, read)), one.indices(one.values)
+        at = {one.product.operands.index(name): n for n, name in enumerate(read)}
+        zeros = tuple((at[codes], at[zero]) for codes, zero in one.product.zeros)
+        made = replace(self.values[one.values], name=function, dtype=self.values[one.shares].dtype)
+        writer = replace(self.ops, values={**self.values, function: made})
+        self.lines.definition(function, [inner.texts[name] for name in read])
+        self.lines.depth += 1
+        self.lines.line(f"return {writer.text(Einsum(function, read, indices, held, zeros), inner.texts)}")
+        self.lines.depth -= 1
+        self.lines.blank()
+        return function, [(self._kept_of(one, name), scope.texts[name]) for name in one.scales]
 
     def _function(
         self, name: str, ops: Sequence[Op], cut_from: Sequence[Part], scope: Scope, kernel: KernelScores | None = None
@@ -155,20 +177,25 @@ class ScoreBlocks:
         places = places_at_a_time(one, self.spmd).items()
         return "{" + ", ".join(f'"{letter[dim]}": cfg.{self.names.blocks[dim, n]}' for dim, n in places) + "}"
 
-    def _arguments(self, one: Attention, function: str, parts: Parts, scope: Scope) -> list[tuple[str, str]]:
-        """What the call is given, each with the comment beside it."""
-        product, own = one.product, one.product.operands.index(one.shares)
-        terms = [self._kept(product.indices[i], self.values[product.operands[i]].dims) for i in (own, 1 - own)]
+    def _arguments(
+        self, one: Attention, made: tuple[str, Parts], scaled: tuple[str, Parts] | None, scope: Scope
+    ) -> list[tuple[str, str]]:
+        """What the call is given, each with the comment beside it: with the functions that make scores and values, of
+        these parts."""
+        product, (function, parts), scales = one.product, made, scaled[1] if scaled else ()
+        terms = [self._kept_of(one, name) for name in (one.shares, one.values)]
         output = self._kept(product.output, self.values[product.result].dims)
-        letter = letters(label for each in (*terms, output, *(labels for labels, _ in parts)) for label in each)
+        named = [labels for labels, _ in (*parts, *scales)]
+        letter = letters(label for each in (*terms, output, *named) for label in each)
         word = {labels: "".join(letter[label] for label in labels) for labels in map(tuple, [*terms, output])}
         einsum = f'"{word[tuple(terms[0])]},{word[tuple(terms[1])]}->{word[tuple(output)]}"'
         types = ", ".join(dtype_text(self.values[name].dtype) for name in (one.shares, product.result))
         return [
             (f"{function}, {_parts_text(parts, letter)}", self.note(one.exps)),
-            (f"{einsum}, {scope.texts[one.values]}", "" if one.rescaled else self.note(product.result)),
+            (f"{einsum}, {scope.texts[one.values]}", "" if one.rescaled or one.factors else self.note(product.result)),
             (f"{self._blocks(one, letter)}, {types}", self.note(one.shares)),
             *self._limits(one, letter, scope),
+            *([(f"scaled={scaled[0]}, scales={_parts_text(scales, letter)}", "")] if scaled else []),
         ]
 
     def _limits(self, one: Attention, letter: Mapping[str, str], scope: Scope) -> list[tuple[str, str]]:
@@ -215,17 +242,26 @@ class ScoreBlocks:
         self.lines.line(f"{total} = {text}", self.note(one.sum.result))
 
     def _product(self, one: Attention, scope: Scope) -> None:
-        """A chip's weighted values, of which it made a mean, as its share of the mean over all."""
+        """A chip's weighted values, of which it made a mean, as its share of the mean over all, times what the product
+        multiplies them by."""
         made = scope.texts[one.product.result] = self.made[one.product.result]
-        if not one.rescaled:
-            return
         result = self.values[one.product.result]
-        rows = self.ops.kept(self.values[one.sum.result].dims)
         names = dict(zip(one.product.output, result.dims, strict=True))
-        total, whole = scope.texts[one.sum.result], scope.texts[one.total]
-        share = f"({total} / jnp.where({whole} == 0, 1, {whole}))"
-        share = align_text(share, [names[index] for index in rows], self.ops.kept(result.dims))
-        self.lines.line(f"{made} = ({made} * {share}).astype({dtype_text(result.dtype)})", self.note(result.name))
+        by = list[tuple[str, Sequence[str]]]()  # with their indices
+        if one.rescaled:
+            total, whole = scope.texts[one.sum.result], scope.texts[one.total]
+            share = f"({total} / jnp.where({whole} == 0, 1, {whole}))"
+            by.append((share, self.ops.kept(self.values[one.sum.result].dims)))
+        by += [(self.ops.unpacked(n, Dtype.F32, scope.texts)[0], self._kept_of(one, n)) for n in one.factors]
+        if by:
+            own, _ = self.ops.unpacked(result.name, Dtype.F32, scope.texts)
+            beside = [align_text(text, [names[i] for i in each], self.ops.kept(result.dims)) for text, each in by]
+            text = f"({' * '.join([own, *beside])}).astype({dtype_text(result.dtype)})"
+            self.lines.line(f"{made} = {text}", self.note(result.name))
+
+    def _kept_of(self, one: Attention, name: str) -> tuple[str, ...]:
+        """The labels that the local array has of something that the product of an attention reads."""
+        return self._kept(one.indices(name), self.values[name].dims)
 
     def _kept(self, labels: Sequence[str], dims: Sequence[str]) -> tuple[str, ...]:
         """The labels of dims that local arrays have."""

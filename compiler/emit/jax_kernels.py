@@ -117,8 +117,9 @@ class _Suits:
         one = self.one
         if one.query is None or local_sizes(self.values[one.masked], self.spmd)[one.query] < LEAST_QUERIES:
             return False
-        own = one.product.operands.index(one.shares)
-        read = [*((part.value, part.labels) for part in self.parts), (one.values, one.product.indices[1 - own])]
+        if one.scales:
+            return False
+        read = [*((part.value, part.labels) for part in self.parts), (one.values, one.indices(one.values))]
         every = [*read, (one.product.result, one.product.output)]
         if any(self.values[name].dtype not in READ for name, _ in every):
             return False

@@ -59,6 +59,8 @@ def attention_along_context(
     weighing: Any,
     dtype: Any,
     limits: Sequence[tuple[str, jax.Array, str, jax.Array]],
+    scaled: Callable[..., jax.Array] | None,
+    scales: Sequence[tuple[str, jax.Array]],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """What `attention_in_blocks` gives for one block of queries; `block`: the context, how many places at a time."""
     weights, held, out = product.replace("->", ",").split(",")
@@ -90,6 +92,8 @@ def attention_along_context(
         shift = jnp.where(top == -jnp.inf, 0, top)  # of a row without any score that counts
         shrunk, weight = jnp.exp(most - shift), jnp.exp(found - jnp.expand_dims(shift, axis)).astype(weighing)
         some = block_along(held, values, context, start, width)
+        if scaled is not None:
+            some = scaled(some, *(block_along(letters, a, context, start, width) for letters, a in scales))
         some = some.astype(weighing) if some.dtype.itemsize == 1 else some
         more = lax.platform_dependent(weight, some, cpu=widened, default=multiplied)
         total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
@@ -108,6 +112,8 @@ def attention_in_blocks(
     weighing: Any,
     dtype: Any,
     limits: Sequence[tuple[str, jax.Array, str, jax.Array]] = (),
+    scaled: Callable[..., jax.Array] | None = None,
+    scales: Sequence[tuple[str, jax.Array]] = (),
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Softmax of scores times values, a block of scores at a time: all of them never exist at once.
 
@@ -115,6 +121,8 @@ def attention_in_blocks(
     einsum with `values`, its weights in the type `weighing`. `blocks`: how many places of each letter a block has, of
     queries, where there are several, and then of the context. The result is of type `dtype`; beside it come the
     largest score of each row, and the sum of exp(score - largest), both of this chip's part of the context.
+
+    Where `values` are stored with `scales`, `scaled` makes a block of them, in the type `weighing`, of blocks of these.
 
     Each of `limits` is a lower and an upper array, of queries or of the context as their letters say: scores count
     where the lower is not above the upper. Blocks in which it is nowhere so do not run, all but one for each block of
@@ -127,7 +135,8 @@ def attention_in_blocks(
     def attend(cut: Callable[[str, jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         own = [(each, cut(each, a)) for each, a in parts]
         hides = [(left, cut(left, a), right, cut(right, b)) for left, a, right, b in limits]
-        return attention_along_context(scores, own, product, values, (context, width), weighing, dtype, hides)
+        along = (context, width)
+        return attention_along_context(scores, own, product, values, along, weighing, dtype, hides, scaled, scales)
 
     if not queries or sizes[queries[0][0]] == queries[0][1]:
         return attend(lambda _, a: a)

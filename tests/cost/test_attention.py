@@ -14,6 +14,7 @@ sizes B=4 L=4096 M=8192 H=4 Q=6
 input q: bf16 B_xLHQ
 input k: bf16 B_xLQ
 input seen: bf16 B_xM
+input y: bf16 B_xLM
 cache keys: bf16 B_xMQ
 ks bf16 B_xMQ  = append(keys, k, L into M)
 s  bf16 B_xLHM = q[B,L,H,Q] * ks[B,M,Q]
@@ -38,6 +39,17 @@ def test_a_softmax_between_two_products_runs_in_blocks() -> None:
         "seen": ("B", "M"),
     }
     assert (one.query, one.context, one.top, one.total, one.rescaled) == ("L", "M", "m", "u", False)
+    assert (one.values, one.scales, one.factors) == ("ks", (), ())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_values_are_stored_with_scales_and_gates_weigh_what_comes_of_them(order: tuple[int, ...]) -> None:
+    terms = ["p[B,L,H,M]", "ks[B,M,Q]", "scale[B,M]", "gate[B,L,H]"]
+    text = ATTENTION.replace("cache keys", "input scale: f32 B_xM\ninput gate: bf16 B_xLH\ncache keys")
+    text = text.replace("p[B,L,H,M] * ks[B,M,Q]", " * ".join(terms[n] for n in order))
+    [one] = attentions(parsed(text))
+    assert (one.values, one.scales, one.factors) == ("ks", ("scale",), ("gate",))
+    assert one.reads == {"q", "ks", "seen", "scale"}
 
 
 # What is changed of the text, each line for another reason not to run in blocks.
@@ -57,6 +69,12 @@ OTHERS = {
         "o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]",
         "o  bf16 B_xLHM = p[B,L,H,M] * seen[B,M]",
     ),
+    "shares that another number for each of them weighs": (
+        "p[B,L,H,M] * ks[B,M,Q]",
+        "y[B,L,M] * p[B,L,H,M] * ks[B,M,Q]",
+    ),
+    "a product that sums a factor": ("p[B,L,H,M] * ks[B,M,Q]", "p[B,L,H,M] * ks[B,M,Q] * q[B,L,H,R]"),
+    "shares twice": ("p[B,L,H,M] * ks[B,M,Q]", "p[B,L,H,M] * p[B,L,H,M] * ks[B,M,Q]"),
     "queries that are summed": ("o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]", "o  bf16 B_xHQ = p[B,L,H,M] * ks[B,M,Q]"),
 }
 
@@ -109,7 +127,7 @@ def test_values_that_come_after_the_maximum_leave_it_whole() -> None:
     assert waiting(parsed(late)) == {"m": {"w"}}
     assert waiting(parsed(ATTENTION)) == {}
     lines = late.splitlines()
-    lines.insert(7, lines.pop(next(n for n, line in enumerate(lines) if line.startswith("w "))))
+    lines.insert(8, lines.pop(next(n for n, line in enumerate(lines) if line.startswith("w "))))
     [one] = attentions(parsed("\n".join(lines) + "\n"))
     assert one.values == "w"
 

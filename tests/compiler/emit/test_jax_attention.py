@@ -27,7 +27,10 @@ from escc.passes.options import Options
 pytestmark = pytest.mark.usefixtures("forked_jax")
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "jax_attention.txt"
+SCALED = "values in bytes with scales, and a gate, over a split context"
 BROKEN = [
+    (SCALED, "block_along(letters, a, context, start, width) for letters, a in scales", "0 * a + 1 for _, a in scales"),
+    (SCALED, " * u[", " * 1 + 0 * u["),
     ("tokens that an indexer chooses", "places - left, None", "0, left"),
     ("tokens that an indexer chooses", "start, first = at(0)", "start, first = at(1)"),
     (

@@ -2,11 +2,11 @@
 
 A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through
 HBM. One kernel is: a matmul with the pointwise ops that follow it; projections of one value by several
-weights; attention, from the scores to the weighted values, with its softmax and masks; scores and what
-weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it. Scores that something
-else reads, as a second attention or a second product of one, are held whole: what makes them writes them, and each
-attention reads them, as far as masks show them to it. Values that no tensor enters into, such as masks and places,
-are made where they are read.
+weights; attention, from the scores to the weighted values, with its softmax and masks, and with biases for pairs of a
+query and a key that are made of fewer numbers; scores and what weighs and sums them; a reduction, such as a norm's,
+with the pointwise ops around it. Scores that something else reads, as a second attention or a second product of one,
+are held whole: what makes them writes them, and each attention reads them, as far as masks show them to it. Values
+that no tensor enters into, such as masks and places, are made where they are read.
 
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.
@@ -27,13 +27,16 @@ from math import prod
 
 from ..ir.dataflow import origins
 from ..ir.dtype import Dtype
+from ..ir.expr import functions
 from ..ir.program import (
     Append,
     Choose,
     Einsum,
     Kind,
+    Map,
     Op,
     Program,
+    Reduce,
     Repeat,
     Role,
     Signature,
@@ -231,8 +234,9 @@ class _Kernels:
             self.parent[self._kernel(n)] = self._kernel(some[0])
 
     def _weighs(self, n: int) -> bool:
-        """Whether a matmul multiplies by a weight."""
-        return any(name in self.weights for name in self.nodes[n].reads)
+        """Whether a matmul sums over a dim of a weight, as projections do; a factor of each head is none of these."""
+        sig = self.nodes[n].signature
+        return any(use.value in self.weights and {*use.indices} & {*sig.contracted} for use in sig.uses)
 
     def _join_attention(self) -> set[int]:
         """Matmuls without weights, each with the one before it where a reduction stands between them, or where it only
@@ -259,9 +263,47 @@ class _Kernels:
             for k in sorted(between):
                 if after & set(self._makers(k)):
                     after.add(k)
-            if _only_sums(self.nodes[n].op) or self._reduces(after):
+            if self._weighs(m):
+                joins = self._projections.get(m) == [m] and self._softmax(n, after)
+            else:
+                joins = _only_sums(self.nodes[n].op) or self._reduces(after)
+            if joins:
                 found |= after | {n}
+        return found | self._outer(n, between - found, found)
+
+    def _softmax(self, n: int, after: Set[int]) -> bool:
+        """Whether scores are weights for what op `n` sums: of those that a weight makes, such as learned queries, the
+        ones with a softmax over what it sums, for each of what its result alone has. A normalised projection has no
+        softmax, and the shares of experts, of which each row has its own, no such dims."""
+        summed, free = self._pairs(n, after)
+        ops = [self.nodes[k].op for k in after]
+        largest = any(isinstance(op, Reduce) and {*op.over} & summed for op in ops)
+        return largest and bool(free) and any(isinstance(op, Map) and "exp" in functions(op.expr) for op in ops)
+
+    def _outer(self, n: int, some: Set[int], own: Set[int]) -> set[int]:
+        """Of some ops before op `n` those that make numbers for pairs of a query and a key out of fewer, or of such,
+        as a bias that is a product of the two: they are made where they are read."""
+        found: set[int] = set()
+        summed, free = self._pairs(n, own)
+        for k in sorted(some):
+            dims, made = {*self.dims[self.nodes[k].op.result]}, found | self.constant
+            largest = [name for name in self.nodes[k].reads if {*self.dims[name]} >= dims]
+            if dims & summed and dims & free and all(self.maker.get(name) in made for name in largest):
+                found.add(k)
         return found
+
+    def _pairs(self, n: int, own: Set[int]) -> tuple[set[str], set[str]]:
+        """Of what the ops `own` make for op `n` the dims that this sums, and those that its result has of it alone."""
+        uses, summed, free = self.nodes[n].signature.uses, set[str](), set[str]()
+        for use in uses:
+            if self.maker.get(use.value) in own:
+                others = {index for other in uses if other != use for index in other.indices}
+                for index, dim in zip(use.indices, self.dims[use.value], strict=True):
+                    if index in self.nodes[n].signature.contracted:
+                        summed.add(dim)
+                    elif index not in others:
+                        free.add(dim)
+        return summed, free
 
     def _reduces(self, some: Iterable[int]) -> bool:
         return any(self.nodes[k].role is Role.REDUCTION for k in some)
@@ -270,14 +312,7 @@ class _Kernels:
         """Of the ops `own` of an attention those that make scores which something else reads too, as another attention
         or another product of this one, and what makes these: such scores are held whole, and attention reads them as
         anything else does. Scores have a dim that the product sums; maxima and sums have none."""
-        node = self.nodes[n]
-        wide = {
-            dim
-            for use in node.signature.uses
-            if self.maker.get(use.value) in own
-            for index, dim in zip(use.indices, self.dims[use.value], strict=True)
-            if index in node.signature.contracted
-        }
+        wide, _ = self._pairs(n, own)
         waiting = []
         for k in sorted(own - {n}):
             result = self.nodes[k].op.result
@@ -293,8 +328,8 @@ class _Kernels:
         return found
 
     def _between(self, n: int) -> tuple[set[int], list[int]]:
-        """The ops between a matmul and the matmuls before it, and those of these that have no weight. What is chosen
-        is known when all keys are, and so comes from elsewhere."""
+        """The ops between a matmul and the matmuls before it, and these. What is chosen is known when all keys are, and
+        so comes from elsewhere."""
         between: set[int] = set()
         ends: set[int] = set()
         waiting = self._makers(n)
@@ -305,15 +340,20 @@ class _Kernels:
             elif m not in between and not isinstance(self.nodes[m].op, Choose):
                 between.add(m)
                 waiting += self._makers(m)
-        return between, sorted(m for m in ends if not self._weighs(m))
+        return between, sorted(ends)
 
-    def _join_projections(self) -> None:
+    @cached_property
+    def _projections(self) -> dict[int, list[int]]:
+        """For each matmul by weights all those of the same value."""
         groups: dict[tuple[object, ...], list[int]] = {}
         for n, node in enumerate(self.nodes):
             others = tuple(sorted(name for name in node.reads if name not in self.weights))
             if node.role is Role.MATMUL and self._weighs(n) and others:
                 groups.setdefault((node.region, others), []).append(n)
-        for group in groups.values():
+        return {n: group for group in groups.values() for n in group}
+
+    def _join_projections(self) -> None:
+        for group in self._projections.values():
             self._join(group)
 
     def _join_the_rest(self) -> None:

@@ -418,6 +418,61 @@ main(q: bf16[B,L,C,E], k: bf16[B,M,E], w: bf16[B,L,C]) {
     assert kernels(got.values()) == 1 and written(got) == {"t"}
 
 
+SCORES = """
+main(q: bf16[B,L,C,E], k: bf16[B,M,E], v: bf16[B,M,F], x: bf16[B,M,E], a: bf16[B,L], c: bf16[B,M]) {{
+  param t: bf16[C]
+  param S: bf16[L,C,E]
+  param R: bf16[M,E]
+  {scores}
+  o[B,L,C,F] = p[B,L,C,M] * v[B,M,F]
+  return o{more}
+}}
+"""
+JOINED = {  # scores, and how many kernels there are then
+    "a factor of each head": "s[B,L,C,M] = q[B,L,C,E] * k[B,M,E] * t[C]\n  p = softmax(s, over=M)",
+    "learned queries": "s[B,L,C,M] = S[L,C,E] * k[B,M,E]\n  p = softmax(s, over=M)",
+    "a learned table of places": "s[B,L,C,M] = q[B,L,C,E] * R[M,E]\n  p = softmax(s / 2, over=M)",
+    "a bias that is a product": (
+        "m[B,L,M] = a[B,L] * c[B,M]\n  s[B,L,C,M] = q[B,L,C,E] * k[B,M,E]\n  p = softmax(s + tanh(m), over=M)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_scores_are_never_written_whatever_enters_into_them(name: str) -> None:
+    got = found(read(SCORES.format(scores=JOINED[name], more="")))
+    assert kernels(got.values()) == 1 and written(got) == {"o"}
+
+
+def test_a_bias_that_others_read_is_written() -> None:
+    got = found(read(SCORES.format(scores=JOINED["a bias that is a product"], more=", m")))
+    assert written(got) == {"o", "m"}
+
+
+APART = {  # what a weight makes that is no score, and what is written of it
+    "shares of experts": (
+        "s[B,C] = x[B,E] * W[E,C]\n  p = softmax(s, over=C)\n  o[B,F] = p[B,C] * y[B,C,F]",
+        {"s", "p", "o"},
+    ),
+    "a normalised projection": (
+        "s[B,F] = x[B,E] * U[E,F]\n  n = rmsnorm(s, t, over=F)\n  o[B,M] = n[B,F] * k[M,F]",
+        {"s", "n", "o"},
+    ),
+    "one of several projections of a value": (
+        "s[B,C] = x[B,E] * W[E,C]\n  p = softmax(s, over=B)\n  u[B,F] = x[B,E] * U[E,F]\n  o[C,F] = p[B,C] * u[B,F]",
+        {"s", "p", "u", "o"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_projection_is_no_part_of_attention(name: str) -> None:
+    body, wanted = APART[name]
+    params = "param W: bf16[E,C]\n  param U: bf16[E,F]\n  param t: bf16[F]"
+    got = found(read(f"main(x: bf16[B,E], y: bf16[B,C,F], k: bf16[M,F]) {{\n  {params}\n  {body}\n  return o\n}}"))
+    assert kernels(got.values()) == 3 and written(got) == wanted
+
+
 def test_what_no_tensor_enters_into_costs_nothing() -> None:
     program = model("llama-3-70b")
     some = launched(program)

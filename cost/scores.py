@@ -190,8 +190,8 @@ class Scores:
         return math.prod(local_sizes(self.values[name], self.spmd).values()) * self.values[name].dtype.bits
 
     def made(self, last: str, context: str, after: frozenset[str] | None) -> Made | None:
-        """What a block of the score `last` is made of; None where it is none. `after`: what alone may read it beside
-        what is made of it, and reads no other; None where anything may, since it is made as a whole."""
+        """What a block of the score `last` is made of; None where it is none. `after`: what alone may read it, or
+        scores that it is made of, beside those; None where anything may, since it is made as a whole."""
         query = self.queries.get(context)
         if query is not None and (self.sizes[query] == 1 or query not in self.values[last].dims):
             query = None
@@ -204,8 +204,7 @@ class Scores:
             allowed = {*made, *(after or ())}
             own = made - {last} if after is None else made
             outside = {n for n in own if any(op.result not in allowed for op in self.readers[n])}
-            early = any(op.result in (after or ()) for n in made - {last} for op in self.readers[n])
-            if early or last in outside:
+            if last in outside:
                 return None
             if not outside:
                 break

@@ -66,6 +66,10 @@ CASES = {  # what makes shares of scores, and how caches and scores lie
         "p = softmax(s, over=M)\n  y[B,M,K,Q] @ B_xM_yKQ = vs[B,M,K,Q] * narrow[Q]",
         ALONE,
     ),
+    "a mask that is made of queries and keys": (
+        "w[B,L,H,M] = r[B,L,H,R] * t[B,M,R]\n  n = relu(w)\n  p = softmax(s, over=M, among=n)",
+        ALONE,
+    ),
     "values in bytes with scales, and a gate, over a split context": (
         "u[B,L,H] = r[B,L,H,R]\n  p = softmax(s, over=M, mask=causal(L, M))",
         SPLIT,

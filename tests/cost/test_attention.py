@@ -119,6 +119,17 @@ def test_what_is_chosen_along_another_dim_or_not_masked_by_it_is_whole(before: s
     assert (found == ()) == ("exp" not in before), found
 
 
+def test_a_mask_that_is_made_of_queries_and_keys_is_made_in_blocks_with_the_scores() -> None:
+    text = SPARSE.replace(
+        "n  bf16 B_xLM  = choose(seen, keep=2048, over=M)", "n  bf16 B_xLM  = seen[B,L,M] * ks[B,M,Q]"
+    )
+    [one] = attentions(parsed(text))
+    assert one.unmade == {"n", "s", "c", "e", "p"} and one.reads == {"q", "ks", "seen"}
+    [kept] = attentions(parsed(text.replace("return o", "return o, n")))
+    assert kept.unmade == {"s", "c", "e", "p"} and kept.reads == {"q", "ks", "n"}
+    assert attentions(parsed(text.replace("where(n, tanh(s), -inf)", "tanh(s)"))) == ()
+
+
 def test_values_that_come_after_the_maximum_leave_it_whole() -> None:
     late = ATTENTION.replace("u  f32", "w  bf16 B_xMQ  = ks * 2\nu  f32").replace(
         "* ks[B,M,Q]\nreturn", "* w[B,M,Q]\nreturn"

@@ -9,7 +9,7 @@ from ..ir.record import record
 from ..ir.spmd import SpmdProgram
 from . import attention, summed_scores
 from .attention import Attention, attentions
-from .scores import block_places, local_sizes
+from .scores import block_places, local_sizes, scores
 from .summed_scores import SummedScores
 
 InBlocks = Attention | SummedScores
@@ -28,6 +28,13 @@ def perhaps(spmd: SpmdProgram) -> tuple[InBlocks, ...]:
 def _with_sums(found: tuple[Attention, ...], spmd: SpmdProgram) -> tuple[InBlocks, ...]:
     inner = {name for one in found for name in one.unmade}
     return (*found, *(one for one in summed_scores.summed_scores(spmd) if one.sum.result not in inner))
+
+
+def whole_scores(spmd: SpmdProgram) -> frozenset[str]:
+    """Of an unsharded program the scores of softmaxes and of sums of scores that are none which may run in blocks, as
+    those that something else reads as well."""
+    unmade = {name for one in perhaps(spmd) for name in one.unmade}
+    return (perhaps_in_blocks(spmd) & scores(spmd)) - unmade
 
 
 def perhaps_in_blocks(spmd: SpmdProgram) -> frozenset[str]:

@@ -13,10 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..cost.blocks import whole_scores
 from ..cost.network import Network
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
 from ..ir.record import record
+from ..ir.spmd import unsharded
 from .layouts.mesh_order import mesh_order
 from .layouts.space import Order
 from .layouts.strategies import live_axes
@@ -130,7 +132,9 @@ def planned(task: Task, below: float) -> Plan:
         assert limits is not None, "without limits there is a plan"
         proven = beaten.bound == math.inf and task.order is None
         least = options.objective is Objective.MEMORY
-        raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven, least) from None
+        graph = task.problem.graph
+        whole = {n for phase, one in task.programs.items() for n in whole_scores(unsharded(one, phase, task.mesh))}
+        raise live_do_not_fit(limits, graph, task.mesh, options.capacity, proven, least, whole) from None
     finally:
         options.work.add(prover.read, task.problem.columns)
     apart = limits is not None and not limits.fits(found, apart=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ...cost.memory import MemoryUse, memory
+from ...cost.scores import WHOLE_BYTES
 from ...ir.dataflow import origins
 from ...ir.diagnostics import Diagnostic, size_text
 from ...ir.layout import Layout
@@ -25,6 +26,8 @@ from .extract_plan import least_bytes
 from .graph import Graph, Tensor
 from .memory_bounds import Demand, Floats, Load, MemoryBounds
 from .problem import Candidate
+
+MOST_SCORES = 3  # that a refusal names
 
 _Key = tuple[tuple[int, ...], frozenset[int], frozenset[Knot], tuple[tuple[int, tuple[int, ...]], ...], bool]
 
@@ -222,10 +225,17 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bo
 
 
 def live_do_not_fit(
-    limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float, proven: bool, storing_least: bool
+    limits: Limits | JointLimits,
+    graph: Graph,
+    mesh: Mesh,
+    capacity: float,
+    proven: bool,
+    storing_least: bool,
+    whole: Set[str],
 ) -> NoPlan:
     """No plan keeps to the memory at every program point: where most is needed, and by what. `proven`: there
-    is none; otherwise none was found. `storing_least`: of those that store no more than any has to."""
+    is none; otherwise none was found. `storing_least`: of those that store no more than any has to. `whole`: scores of
+    which no blocks are made, which bounds of what is needed do not count."""
     every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
     parts = limits.parts if isinstance(limits, JointLimits) else (limits,)
     least = max((p.needs for p in parts), key=lambda needs: needs.stored_bytes(every) + needs.worst(every)[1])
@@ -242,6 +252,8 @@ def live_do_not_fit(
     if proven and live + stored <= capacity:
         known = f"are known to be needed, and somewhere {every_one} needs more than there is"
     hints = [f"live there, each split as far as it can be: {listed}"] if listed else []
+    if live + stored <= capacity and (scores := _largest(whole, graph)):
+        hints.append(f"scores that do not run in blocks, split alike: {scores}")
     hints += ["one that stores more may fit, and gather less: `--objective time`"] if storing_least else []
     diagnostic = Diagnostic(
         f"{start} {size_text(capacity)} on {_each(mesh)}: {where}, "
@@ -249,6 +261,17 @@ def live_do_not_fit(
         hint="; ".join(hints) or None,
     )
     return NoPlan([diagnostic], Outcome.INFEASIBLE if proven else Outcome.UNPROVEN)
+
+
+def _largest(names: Set[str], graph: Graph) -> str:
+    """The largest of some scores on a chip, each split as far as it can be; those of which blocks would be made."""
+    least = {
+        t.value.name: t.total_bytes / float(t.space.space.shards[t.source.rows].max())
+        for t in graph.tensors
+        if t.value.name in names
+    }
+    some = sorted((-size, name) for name, size in least.items() if size > WHOLE_BYTES)
+    return ", ".join(f"`{name}` {size_text(-size)}" for size, name in some[:MOST_SCORES])
 
 
 def _each(mesh: Mesh) -> str:

@@ -209,6 +209,32 @@ def test_that_plans_which_store_the_least_do_not_fit_is_not_said_of_all() -> Non
     assert "`--objective time`" in (refused.value.diagnostics[0].hint or "")
 
 
+ATTENTION = """
+dim B = 1, L = 8192, M = 8192, Q = 8, H = 4
+main(q: bf16[B,L,H,Q], k: bf16[B,L,Q]) {
+  cache keys: bf16[B,M,Q]
+  ks = append(keys, k, L into M)
+  s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,Q]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * ks[B,M,Q]
+  return o
+}
+"""
+TWO_READ = ATTENTION.replace("return o", "z[B,L,H] = p[B,L,H,M]\n  return o, z")
+
+
+def test_a_refusal_names_the_scores_that_are_held_whole() -> None:
+    mesh, options = Mesh.parse("1"), Options(HARDWARE, capacity_bytes=100e6)
+    with pytest.raises(InputError, match="and somewhere every plan needs more than there is") as refused:
+        choose(expanded(TWO_READ), "main", mesh, options)
+    hint = refused.value.diagnostics[0].hint or ""
+    assert "scores that do not run in blocks, split alike: `p` 536.9 MB, `p.exp` 536.9 MB, `p.masked` 536.9 MB" in hint
+    choose(expanded(ATTENTION), "main", mesh, options)
+    with pytest.raises(InputError, match="No plan keeps to") as refused:  # of which the scores have no part
+        choose(expanded(ATTENTION), "main", mesh, replace(options, capacity_bytes=1.5e6))
+    assert "scores" not in (refused.value.diagnostics[0].hint or "")
+
+
 # `x` is needed whole at first, and split along B in the end: a slice of the whole copy is free, but what
 # holds that copy while `o` is there has no room for it.
 TWICE = """

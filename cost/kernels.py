@@ -240,10 +240,11 @@ class _Kernels:
 
     def _join_attention(self) -> set[int]:
         """Matmuls without weights, each with the one before it where a reduction stands between them, or where it only
-        weighs and sums what that makes; and what stands between, from where nothing else reads scores of it."""
+        weighs and sums what that makes, and such sums of scores by weights; and what stands between, from where nothing
+        else reads scores of it."""
         joined: set[int] = set()
         for n, node in enumerate(self.nodes):
-            if not (own := self._attention(n)):
+            if not (own := self._attention(n, joined)):
                 continue
             shared = self._shared(n, own)
             rest = own - shared
@@ -252,10 +253,12 @@ class _Kernels:
                 joined |= rest
         return joined
 
-    def _attention(self, n: int) -> set[int]:
-        """The ops of an attention that ends with op `n`, or of a sum of scores; none where this is another."""
+    def _attention(self, n: int, joined: Set[int]) -> set[int]:
+        """The ops of an attention that ends with op `n`, or of a sum of scores; none where this is another. `joined`:
+        those of attentions before."""
         found: set[int] = set()
-        if self.nodes[n].role is not Role.MATMUL or self._weighs(n):
+        sums, weighs = _only_sums(self.nodes[n].op), self._weighs(n)
+        if self.nodes[n].role is not Role.MATMUL or (weighs and not sums):
             return found
         between, scores = self._between(n)
         for m in scores:
@@ -263,10 +266,12 @@ class _Kernels:
             for k in sorted(between):
                 if after & set(self._makers(k)):
                     after.add(k)
-            if self._weighs(m):
+            if weighs:
+                joins = m not in joined and self._for_pairs(n, m, after)
+            elif self._weighs(m):
                 joins = self._projections.get(m) == [m] and self._softmax(n, after)
             else:
-                joins = _only_sums(self.nodes[n].op) or self._reduces(after)
+                joins = sums or self._reduces(after)
             if joins:
                 found |= after | {n}
         return found | self._outer(n, between - found, found)
@@ -279,6 +284,21 @@ class _Kernels:
         ops = [self.nodes[k].op for k in after]
         largest = any(isinstance(op, Reduce) and {*op.over} & summed for op in ops)
         return largest and bool(free) and any(isinstance(op, Map) and "exp" in functions(op.expr) for op in ops)
+
+    def _for_pairs(self, n: int, m: int, after: Set[int]) -> bool:
+        """Whether op `n`, which weighs by a weight and sums what matmul `m` makes, leaves numbers for pairs of what `m`
+        multiplies, as a sum of scores over heads does; a projection leaves none of a dim."""
+        factors, kept = self.nodes[m].signature, set[str]()
+        for use in self.nodes[n].signature.uses:
+            if self.maker.get(use.value) in after:
+                own = zip(use.indices, self.dims[use.value], strict=True)
+                kept |= {dim for index, dim in own if index in self.nodes[n].signature.result}
+        dims = dict(zip(factors.result, self.dims[self.nodes[m].op.result], strict=True))
+        left = 0
+        for use in factors.uses:
+            others = {index for other in factors.uses if other != use for index in other.indices}
+            left += any(dims.get(index) in kept for index in use.indices if index not in others)
+        return left > 1 and not self._weighs(m)
 
     def _outer(self, n: int, some: Set[int], own: Set[int]) -> set[int]:
         """Of some ops before op `n` those that make numbers for pairs of a query and a key out of fewer, or of such,

@@ -405,17 +405,36 @@ main(w: bf16[B,C], d: bf16[B,C,E], x: bf16[B,E]) {
     assert written(got) == {"y", "return"}
 
 
-def test_what_weighs_and_sums_scores_is_of_their_kernel() -> None:
-    text = """
-main(q: bf16[B,L,C,E], k: bf16[B,M,E], w: bf16[B,L,C]) {
+@pytest.mark.parametrize("weights", ["w[B,L,C]", "z[C]"])
+def test_what_weighs_and_sums_scores_is_of_their_kernel(weights: str) -> None:
+    text = f"""
+main(q: bf16[B,L,C,E], k: bf16[B,M,E], w: bf16[B,L,C]) {{
+  param z: bf16[C]
   s[B,L,C,M] = q[B,L,C,E] * k[B,M,E]
   r = relu(s)
-  t[B,L,M] = r[B,L,C,M] * w[B,L,C]
+  t[B,L,M] = r[B,L,C,M] * {weights}
   return t
-}
+}}
 """
     got = found(read(text))
     assert kernels(got.values()) == 1 and written(got) == {"t"}
+
+
+def test_a_projection_of_what_attention_makes_is_no_sum_of_scores() -> None:
+    text = """
+main(q: bf16[B,L,C,E], k: bf16[B,M,E], v: bf16[B,M,F]) {
+  param z: bf16[C]
+  param y: bf16[F]
+  s[B,L,C,M] = q[B,L,C,E] * k[B,M,E]
+  p = softmax(s, over=M)
+  o[B,L,C,F] = p[B,L,C,M] * v[B,M,F]
+  SUM
+  return t
+}
+"""
+    for last in ("t[B,L,F] = o[B,L,C,F] * z[C]", "t[B,L,C] = o[B,L,C,F] * y[F]"):
+        got = found(read(text.replace("SUM", last)))
+        assert kernels(got.values()) == 2 and written(got) == {"o", "t"}
 
 
 SCORES = """

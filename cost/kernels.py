@@ -398,8 +398,10 @@ class _Kernels:
             else:
                 rows.add(n)
         for n, node in enumerate(self.nodes):
-            kernels = {self._kernel(m) for m in self.readers.get(node.op.result, ())}
-            if node.op.result in self.weights and len(kernels) == 1 and not self._makers(n):
+            readers = self.readers.get(node.op.result, ())
+            kernels = {self._kernel(m) for m in readers}
+            here = all(self.nodes[m].region == node.region for m in readers)  # else it is made once and read each time
+            if node.op.result in self.weights and len(kernels) == 1 and here and not self._makers(n):
                 self._join([*kernels, n])
 
     def _only_reduced(self, n: int) -> bool:

@@ -492,6 +492,27 @@ def test_a_projection_is_no_part_of_attention(name: str) -> None:
     assert kernels(got.values()) == 3 and written(got) == wanted
 
 
+TURN = """
+block turn(x: bf16[B,C], W: bf16[E,C]) -> bf16[B,C] {
+  y[B,E] = x[B,C] * W[E,C]
+  return max(y, over=E) * x
+}
+main(x: bf16[B,C]) {
+  param U: bf16[E,C]
+  {made}
+  return repeat 3 turn(x, W)
+}
+"""
+
+
+@pytest.mark.parametrize("made", ["W = 0.5 * U", "W[E,C] = U[E,C]"])
+def test_a_weight_that_is_made_outside_of_a_repeat_is_read_in_every_turn(made: str) -> None:
+    """A kernel makes it once."""
+    some = launched(read(TURN.replace("{made}", made)))
+    assert some["W"].writes and some["W"].kernels == 1 and some["W"].reads == {"U"}
+    assert [name for name, one in some.items() if "W" in one.reads] == ["turn.y"]
+
+
 def test_what_no_tensor_enters_into_costs_nothing() -> None:
     program = model("llama-3-70b")
     some = launched(program)

@@ -2,11 +2,12 @@
 
 A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through
 HBM. One kernel is: a matmul with the pointwise ops that follow it; projections of one value by several
-weights; attention, from the scores to the weighted values, with its softmax and masks, and with biases for pairs of a
-query and a key that are made of fewer numbers; scores and what weighs and sums them; a reduction, such as a norm's,
-with the pointwise ops around it. Scores that something else reads, as a second attention or a second product of one,
-are held whole: what makes them writes them, and each attention reads them, as far as masks show them to it. Values
-that no tensor enters into, such as masks and places, are made where they are read.
+weights; attention, from the scores to the weighted values, with its softmax and masks; scores and what
+weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it, of rows longer than a part of a
+kernel holds with those before it alone. A kernel ends before another reads what it makes, and so none reads what is
+made of its own results. Scores that something else reads, as a second attention or a second product of one, are held
+whole: what makes them writes them, and each attention reads them, as far as masks show them to it. Values that no
+tensor enters into, such as masks and places, are made where they are read.
 
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.
@@ -49,7 +50,10 @@ from ..ir.program import (
 )
 from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, as_steps
+from .joined import Joined
 from .op_order import Key, Vertex, in_order
+
+LONGEST_ROW = 2**20  # elements of which a part of a kernel holds all at once: as many as a tensor of Triton may have
 
 
 @record
@@ -79,12 +83,16 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
     names: dict[str, tuple[str, ...]] = {}
     stored: dict[str, Kind] = {}
     handed_on = {copies.get(name, name) for name in program.results}
+    carried: dict[str, str] = {}  # what carries are, each by what it was before
     for placed in walk(region):
         match placed.item:
             case Stored(name, kind):
                 stored[name] = kind
             case Repeat(_, _, carries, _):
-                handed_on |= {copies.get(n, n) for carry in carries for n in (carry.initial, carry.next)}
+                for carry in carries:
+                    carried[carry.inside] = copies.get(carry.initial, carry.initial)
+                    carried[carry.result] = copies.get(carry.next, carry.next)
+                    handed_on |= {carried[carry.inside], carried[carry.result]}
             case Compute(op):
                 around = tuple((repeat.name, *(c.result for c in repeat.carries)) for repeat in placed.repeats)
                 names[op.result] = operand_names(op)
@@ -94,7 +102,8 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
                 nodes.append(_Node(original, sig, around, placed.times, size, done_in is not Dtype.BF16))
     ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
     dims = {name: value.dims for name, value in plain.items()}
-    found = _Kernels(ordered, stored, frozenset(handed_on), dims).launches()
+    needs = _needs(nodes, carried)
+    found = _Kernels(ordered, stored, frozenset(handed_on), dims, needs, sizes).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
 
 
@@ -146,6 +155,8 @@ class _Kernels:
         stored: Mapping[str, Kind],
         handed_on: frozenset[str],
         dims: Mapping[str, tuple[str, ...]],
+        needs: Mapping[str, Sequence[str]],
+        sizes: Mapping[str, int],
     ) -> None:
         self.stored = stored
         self.dims = dims
@@ -159,7 +170,7 @@ class _Kernels:
         self.weights = self._made_of(Kind.PARAM)
         self.caches = self._made_of(Kind.CACHE)
         self.constant = self._constant()
-        self.parent = list(range(len(self.nodes)))
+        self.joined = self._alone(needs, sizes)
         self.attention = self._join_attention()
         self._join_projections()
         self._join_the_rest()
@@ -223,15 +234,25 @@ class _Kernels:
         found = {self.maker[name] for name in self.nodes[n].reads if name in self.maker}
         return sorted(m for m in found - self.constant if self.nodes[m].region == self.nodes[n].region)
 
+    def _alone(self, needs: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Joined:
+        """Each op by itself. `needs`: the ops of all regions, in an order in which makers come before readers, each
+        with those that make what it reads."""
+        makers = [{self.maker[name] for name in needs[node.op.result]} - self.constant for node in self.nodes]
+        rows = [prod(sizes[index] for index in node.signature.contracted) for node in self.nodes]
+        long = {n for n, row in enumerate(rows) if self.nodes[n].role is Role.REDUCTION and row > LONGEST_ROW}
+        return Joined(makers, [*map(self.maker.__getitem__, needs)], long)
+
     def _kernel(self, n: int) -> int:
-        while self.parent[n] != n:
-            self.parent[n] = self.parent[self.parent[n]]
-            n = self.parent[n]
-        return n
+        return self.joined.root(n)
 
     def _join(self, some: Sequence[int]) -> None:
-        for n in some:
-            self.parent[self._kernel(n)] = self._kernel(some[0])
+        self.joined.join(some)
+
+    def _follow(self, n: int, makers: Iterable[int]) -> None:
+        """Joins an op with those before it with which it can be one kernel."""
+        for m in makers:
+            if not self.joined.apart(m, n):
+                self._join([m, n])
 
     def _weighs(self, n: int) -> bool:
         """Whether a matmul sums over a dim of a weight, as projections do; a factor of each head is none of these."""
@@ -386,15 +407,14 @@ class _Kernels:
                 continue
             makers = self._makers(n)
             if node.role is Role.REDUCTION:
-                self._join([n, *(m for m in makers if m in rows or m in waiting)])
+                self._follow(n, (m for m in makers if m in rows or m in waiting))
                 rows.add(n)
             elif self._only_reduced(n):
                 waiting.add(n)
-                self._join([n, *(m for m in makers if m in waiting or m in rows)])
-            elif makers:
-                last = max(makers)
-                self._join([last, n])
-                rows |= {n} & ({n} if last in rows else set())
+                self._follow(n, (m for m in makers if m in waiting or m in rows))
+            elif last := [m for m in makers if not self.joined.apart(m, n)][-1:]:
+                self._join([*last, n])
+                rows |= {n} if rows & {*last} else set()
             else:
                 rows.add(n)
         for n, node in enumerate(self.nodes):
@@ -425,6 +445,19 @@ class _Kernels:
         readers = self.readers.get(node.op.result, ())
         own = self._kernel(n)
         return node.op.result in self.handed_on or any(self._kernel(m) != own for m in readers)
+
+
+def _needs(nodes: Sequence[_Node], carried: Mapping[str, str]) -> dict[str, list[str]]:
+    """The ops as they stand, by what they make, each with the ops that make what it reads; of carries those that make
+    what these were before."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        own = found[node.op.result] = []
+        for name in node.reads:
+            while name in carried:
+                name = carried[name]
+            own += [name] if name in found else []
+    return found
 
 
 def _only_sums(op: Op) -> bool:

@@ -492,6 +492,47 @@ def test_a_projection_is_no_part_of_attention(name: str) -> None:
     assert kernels(got.values()) == 3 and written(got) == wanted
 
 
+def test_what_two_kernels_make_of_one_another_is_none() -> None:
+    """A sum of a product and of what that multiplies waits for the product, and so reads both."""
+    text = """
+main(x: bf16[B,E], y: bf16[B,E]) {
+  param W: bf16[E,C]
+  param V: bf16[C,E]
+  a = x + y
+  u[B,C] = a[B,E] * W[E,C]
+  v[B,E] = u[B,C] * V[C,E]
+  h = sum(v * a, over=E)
+  return h
+}
+"""
+    some = launched(read(text))
+    assert kernels(some.values()) == 4 and written(some) == {"a", "u", "v", "h"}
+    assert some["h.input"].reads == {"v", "a"}
+
+
+def test_what_a_repeat_stands_between_is_not_one_kernel() -> None:
+    text = """
+block turn(x: bf16[B,E]) -> bf16[B,E] { return exp(x) }
+main(x: bf16[B,E], y: bf16[B,E]) {
+  a = x + y
+  r = repeat 3 turn(a)
+  return r + a
+}
+"""
+    some = launched(read(text))
+    assert kernels(some.values()) == 3 and "a" in some["return"].reads
+
+
+@pytest.mark.parametrize(("rows", "count"), [(2**10, 1), (2**11, 2)])
+def test_what_follows_a_reduction_of_everything_is_a_kernel_of_its_own(rows: int, count: int) -> None:
+    """Where that is more than a part of a kernel holds: no part of it knows the result before all have run."""
+    text = f"dim R = {rows}, S = 1024\nmain(x: bf16[R,S]) {{ return x / max(abs(x), over=[R,S]) }}"
+    some = launched(parse(f'model "toy"\n{text}'))
+    assert kernels(some.values()) == count
+    assert sum("x" in one.reads for one in some.values()) == count
+    assert written(some) == ({"return"} if count == 1 else {"return", "return.max"})
+
+
 TURN = """
 block turn(x: bf16[B,C], W: bf16[E,C]) -> bf16[B,C] {
   y[B,E] = x[B,C] * W[E,C]

@@ -16,8 +16,8 @@ Kernels are found from the ops alone, in whatever order they stand and whatever 
 as what they are copies of: so the search and the sharded program see the same ones. The first op of a kernel begins it,
 of those in fp8 or fp4 where it has some, since it then takes the launches of a matmul in that. What several ops of a
 kernel read is counted once, in the copy that the largest of them reads: it has most arithmetic for the read to go on
-beside. That others may read it in another layout, as a kernel of their own, is not counted: the search prices each op
-by itself.
+beside; but of what is looked up each reads rows of its own. That others may read it in another layout, as a kernel of
+their own, is not counted: the search prices each op by itself.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from ..ir.program import (
     Role,
     Signature,
     Stored,
+    Take,
     Value,
     operand_names,
     signature,
@@ -185,9 +186,8 @@ class _Kernels:
         for n, node in enumerate(self.nodes):
             own, reads = self._kernel(n), set()
             for name in node.reads:
-                if self.stored.get(name) is Kind.PARAM:
-                    reads.add(name)  # a weight is read by each that multiplies by it
-                elif (name in self.caches or self._from_afar(name, n)) and n == largest[own, name]:
+                afar = name in self.caches or self._from_afar(name, n)
+                if afar and (_picks(node.op, name) or n == largest[own, name]):
                     reads.add(name)
             out[node.op.result] = Launch(
                 frozenset(reads),
@@ -205,10 +205,11 @@ class _Kernels:
         return {self._kernel(n): n for n in last_first}
 
     def _largest(self) -> dict[tuple[int, str], int]:
-        """Of each kernel, for each value, the largest op that reads it, of equals the first."""
+        """Of each kernel, for each value, the largest op that reads it whole, of equals the first."""
         found: dict[tuple[int, str], int] = {}
         for n in sorted(range(len(self.nodes)), key=lambda n: (self.nodes[n].size, -n)):
-            found |= dict.fromkeys(((self._kernel(n), name) for name in self.nodes[n].reads), n)
+            whole = (name for name in self.nodes[n].reads if not _picks(self.nodes[n].op, name))
+            found |= dict.fromkeys(((self._kernel(n), name) for name in whole), n)
         return found
 
     def _made_of(self, kind: Kind) -> set[str]:
@@ -445,6 +446,11 @@ class _Kernels:
         readers = self.readers.get(node.op.result, ())
         own = self._kernel(n)
         return node.op.result in self.handed_on or any(self._kernel(m) != own for m in readers)
+
+
+def _picks(op: Op, name: str) -> bool:
+    """Whether an op reads rows of a value, which others need not read."""
+    return isinstance(op, Take) and name == op.table
 
 
 def _needs(nodes: Sequence[_Node], carried: Mapping[str, str]) -> dict[str, list[str]]:

@@ -533,6 +533,37 @@ def test_what_follows_a_reduction_of_everything_is_a_kernel_of_its_own(rows: int
     assert written(some) == ({"return"} if count == 1 else {"return", "return.max"})
 
 
+def test_a_parameter_is_read_once_by_a_kernel() -> None:
+    """As any value, by the largest op that reads it."""
+    text = """
+main(x: bf16[B,E], y: bf16[B,E]) {
+  param P: bf16[B,E]
+  param W: bf16[E,F]
+  a = exp(x * P) + P
+  u[B,F] = y[B,E] * W[E,F]
+  w[B] = y[B,E] * W[E,F]
+  return a, u, w
+}
+"""
+    some = launched(read(text))
+    assert kernels(some.values()) == 2
+    assert sum("P" in one.reads for one in some.values()) == 1
+    assert [name for name, one in some.items() if "W" in one.reads] == ["u"]
+
+
+def test_each_that_looks_up_reads_rows_of_its_own() -> None:
+    text = """
+main(i: i32[B], j: i32[B]) {
+  param T: bf16[F,E]
+  a = take(T, i, over=F)
+  b = take(T, j, over=F)
+  return a + b
+}
+"""
+    some = launched(read(text))
+    assert some["a"].reads == {"T", "i"} and some["b"].reads == {"T", "j"}
+
+
 TURN = """
 block turn(x: bf16[B,C], W: bf16[E,C]) -> bf16[B,C] {
   y[B,E] = x[B,C] * W[E,C]

@@ -403,10 +403,11 @@ class _Kernels:
         pointwise ops before them."""
         rows: set[int] = set()  # that are no part of a matmul's kernel
         waiting: set[int] = set()  # for the reductions that read them
+        later = self._made_where_read()
         for n, node in enumerate(self.nodes):
-            if n in self.constant or n in self.attention or node.role is Role.MATMUL:
+            if n in self.constant or n in self.attention or n in later or node.role is Role.MATMUL:
                 continue
-            makers = self._makers(n)
+            makers = [m for m in self._makers(n) if m not in later]
             if node.role is Role.REDUCTION:
                 self._follow(n, (m for m in makers if m in rows or m in waiting))
                 rows.add(n)
@@ -418,20 +419,35 @@ class _Kernels:
                 rows |= {n} if rows & {*last} else set()
             else:
                 rows.add(n)
-        for n, node in enumerate(self.nodes):
-            readers = self.readers.get(node.op.result, ())
-            kernels = {self._kernel(m) for m in readers}
-            here = all(self.nodes[m].region == node.region for m in readers)  # else it is made once and read each time
-            if node.op.result in self.weights and len(kernels) == 1 and here and not self._makers(n):
-                self._join([*kernels, n])
+        alone = [n for n in sorted(later, reverse=True) if not self._joins_readers(n)]
+        for n in alone[::-1]:
+            self._follow(n, [m for m in self._makers(n) if m in alone][-1:])
+
+    def _made_where_read(self) -> set[int]:
+        """The pointwise ops that are of the kernel of what reads them, not of what they follow: those on weights, which
+        follow none."""
+        made = (n for n, node in enumerate(self.nodes) if node.op.result in self.weights)
+        return {n for n in made if n not in self.constant and n not in self.attention and not self._only_reduced(n)}
+
+    def _joins_readers(self, n: int) -> bool:
+        """Joins an op with the one kernel of its region that reads it; says whether there is one."""
+        readers = self.readers.get(self.nodes[n].op.result, [])
+        joins = self._read_here(n) and len({self._kernel(m) for m in readers}) == 1
+        if joins:
+            self._join([readers[0], n])
+        return joins
+
+    def _read_here(self, n: int) -> bool:
+        """Whether all that read what an op makes are of its region: others read often what is made once."""
+        readers = self.readers.get(self.nodes[n].op.result, [])
+        return all(self.nodes[m].region == self.nodes[n].region for m in readers)
 
     def _only_reduced(self, n: int) -> bool:
         """Whether reductions of its region alone read what a pointwise op makes."""
         result = self.nodes[n].op.result
         readers = self.readers.get(result, [])
-        here = all(self.nodes[m].region == self.nodes[n].region for m in readers)
         alone = all(self.nodes[m].role is Role.REDUCTION and m not in self.attention for m in readers)
-        return bool(readers) and here and alone and result not in self.handed_on
+        return bool(readers) and self._read_here(n) and alone and result not in self.handed_on
 
     def _from_afar(self, name: str, n: int) -> bool:
         """Whether op `n` finds a value in HBM: one that another kernel makes, or that comes from outside."""

@@ -564,6 +564,40 @@ main(i: i32[B], j: i32[B]) {
     assert some["a"].reads == {"T", "i"} and some["b"].reads == {"T", "j"}
 
 
+CODES = """
+main(x: bf16[B,E], y: bf16[B,E]) {
+  param q, r: int4[E,F]
+  param s, g: bf16[F]
+  t = s * g
+  W: bf16 = q * t
+  V: bf16 = r * t
+  u[B,F] = x[B,E] * W[E,F]
+  v[B,F] = {other}[B,E] * V[E,F]
+  return u, v
+}
+"""
+
+
+@pytest.mark.parametrize(("other", "stored", "count"), [("x", set(), 1), ("y", {"t"}, 3)])
+def test_weights_are_made_where_they_are_read_in_however_many_ops(other: str, stored: set[str], count: int) -> None:
+    """Codes that a kernel multiplies by are never written as numbers, though their scales are made of others first;
+    what two kernels read is, once."""
+    some = launched(read(CODES.replace("{other}", other)))
+    assert written(some) - {"u", "v"} == stored and kernels(some.values()) == count
+
+
+def test_weights_that_no_kernel_or_several_read_are_made_by_one() -> None:
+    program = read("""main(x: bf16[B,F]) {
+      param s, g: bf16[F]
+      t = s * g
+      a = exp(t)
+      b = tanh(t)
+      return a, b
+    }""")
+    some = launched(program)
+    assert kernels(some.values()) == 1 and written(some) == {"a", "b"}
+
+
 TURN = """
 block turn(x: bf16[B,C], W: bf16[E,C]) -> bf16[B,C] {
   y[B,E] = x[B,C] * W[E,C]

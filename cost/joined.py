@@ -38,11 +38,13 @@ class Joined:
     def apart(self, m: int, n: int) -> bool:
         """Whether the sets of two ops cannot be one: what one of them makes comes to the other through a third, or is
         known only when all of it has run."""
-        one, other = self.root(m), self.root(n)
-        return one != other and (self._waits(one, other) or self._waits(other, one))
+        return self.waits(m, n) or self.waits(n, m)
 
-    def _waits(self, reader: int, made: int) -> bool:
-        """Whether a set, by its root, can only begin when another has ended."""
+    def waits(self, n: int, m: int) -> bool:
+        """Whether the set of an op can only begin when that of another has ended."""
+        reader, made = self.root(n), self.root(m)
+        if reader == made:
+            return False
         first = min(map(self._place.__getitem__, self._members[made]))
         seen, waiting = {reader}, [reader]
         while waiting:

@@ -1,13 +1,14 @@
 """Which ops run as one kernel, and so which values go through HBM.
 
-A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through
-HBM. One kernel is: a matmul with the pointwise ops that follow it; projections of one value by several
-weights; attention, from the scores to the weighted values, with its softmax and masks; scores and what
-weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it, of rows longer than a part of a
-kernel holds with those before it alone. A kernel ends before another reads what it makes, and so none reads what is
-made of its own results. Scores that something else reads, as a second attention or a second product of one, are held
-whole: what makes them writes them, and each attention reads them, as far as masks show them to it. Values that no
-tensor enters into, such as masks and places, are made where they are read.
+A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through HBM. One kernel
+is: a matmul with the pointwise ops that follow it; projections of one value by several weights; attention, from the
+scores to the weighted values, with its softmax and masks; scores and what weighs and sums them; a reduction, such as a
+norm's, with the pointwise ops around it, of rows longer than a part of a kernel holds with those before it alone. A
+kernel ends before another reads what it makes, and so none reads what is made of its own results. What is made of
+weights alone is of the kernel that multiplies by it, and what spreads a value, as over a bias, of the one that adds it
+to something else. Scores that something else reads, as a second attention or a second product of one, are held whole:
+what makes them writes them, and each attention reads them, as far as masks show them to it. Values that no tensor
+enters into, such as masks and places, are made where they are read.
 
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.
@@ -155,12 +156,13 @@ class _Kernels:
         nodes: Sequence[_Node],
         stored: Mapping[str, Kind],
         handed_on: frozenset[str],
-        dims: Mapping[str, tuple[str, ...]],
+        dims: Mapping[str, Sequence[str]],
         needs: Mapping[str, Sequence[str]],
         sizes: Mapping[str, int],
     ) -> None:
         self.stored = stored
         self.dims = dims
+        self.elements = {name: prod(sizes[dim] for dim in own) for name, own in dims.items()}
         self.handed_on = handed_on
         self.nodes = nodes
         self.maker = {node.op.result: n for n, node in enumerate(self.nodes)}
@@ -248,6 +250,10 @@ class _Kernels:
 
     def _join(self, some: Sequence[int]) -> None:
         self.joined.join(some)
+
+    def _last(self, n: int, makers: Sequence[int]) -> list[int]:
+        """Of ops before an op the last with which it can be one kernel, if there is one."""
+        return [m for m in makers if not self.joined.apart(m, n)][-1:]
 
     def _follow(self, n: int, makers: Iterable[int]) -> None:
         """Joins an op with those before it with which it can be one kernel."""
@@ -414,25 +420,49 @@ class _Kernels:
             elif self._only_reduced(n):
                 waiting.add(n)
                 self._follow(n, (m for m in makers if m in waiting or m in rows))
-            elif last := [m for m in makers if not self.joined.apart(m, n)][-1:]:
+            elif last := self._last(n, makers):
                 self._join([*last, n])
                 rows |= {n} if rows & {*last} else set()
             else:
                 rows.add(n)
         alone = [n for n in sorted(later, reverse=True) if not self._joins_readers(n)]
         for n in alone[::-1]:
-            self._follow(n, [m for m in self._makers(n) if m in alone][-1:])
+            self._join([n, *self._last(n, self._makers(n))])
 
     def _made_where_read(self) -> set[int]:
         """The pointwise ops that are of the kernel of what reads them, not of what they follow: those on weights, which
-        follow none."""
-        made = (n for n, node in enumerate(self.nodes) if node.op.result in self.weights)
-        return {n for n in made if n not in self.constant and n not in self.attention and not self._only_reduced(n)}
+        follow none, and those that make more of what they follow for one that follows something else too, as a bias of
+        each expert that tokens chose."""
+        larger = self._larger()
+        plain = set(range(len(self.nodes))) - self.constant - self.attention
+        found = {n for n in plain if self.nodes[n].op.result in self.weights and not self._only_reduced(n)}
+        for n in sorted(larger - found, reverse=True):
+            reader = self.readers[self.nodes[n].op.result][0]
+            beside = set(self._makers(reader)) - larger - found
+            if reader in found or any(not self.joined.waits(n, m) for m in beside):
+                found.add(n)
+        return found
+
+    def _larger(self) -> set[int]:
+        """The pointwise ops that make more than all that they follow has, for another pointwise one alone."""
+        found: set[int] = set()
+        read: dict[int, int] = {}  # elements of what such an op follows, or those that it is made of do
+        for n, node in enumerate(self.nodes):
+            if n in self.constant or n in self.attention or not _is_pointwise(node):
+                continue
+            follows = [read[m] if m in found else self.elements[self.nodes[m].op.result] for m in self._makers(n)]
+            read[n] = sum(follows)
+            readers = self.readers.get(node.op.result, [])
+            alone = len(readers) == 1 and readers[0] not in self.attention and _is_pointwise(self.nodes[readers[0]])
+            if alone and read[n] < self.elements[node.op.result] and node.op.result not in self.handed_on:
+                found |= {n} if self._read_here(n) else set()
+        return found
 
     def _joins_readers(self, n: int) -> bool:
         """Joins an op with the one kernel of its region that reads it; says whether there is one."""
         readers = self.readers.get(self.nodes[n].op.result, [])
-        joins = self._read_here(n) and len({self._kernel(m) for m in readers}) == 1
+        one = self._read_here(n) and len({self._kernel(m) for m in readers}) == 1
+        joins = one and not self.joined.apart(readers[0], n)
         if joins:
             self._join([readers[0], n])
         return joins
@@ -462,6 +492,11 @@ class _Kernels:
         readers = self.readers.get(node.op.result, ())
         own = self._kernel(n)
         return node.op.result in self.handed_on or any(self._kernel(m) != own for m in readers)
+
+
+def _is_pointwise(node: _Node) -> bool:
+    """Whether an op makes each element of those that stand there, and so neither looks up nor appends."""
+    return node.role is Role.POINTWISE and not isinstance(node.op, Append | Take)
 
 
 def _picks(op: Op, name: str) -> bool:

@@ -598,6 +598,40 @@ def test_weights_that_no_kernel_or_several_read_are_made_by_one() -> None:
     assert kernels(some.values()) == 1 and written(some) == {"a", "b"}
 
 
+def test_what_is_spread_for_one_other_is_made_there() -> None:
+    """In however many steps: more of it is not written than it is made of."""
+    for steps in ("t[B,C,F] = m[B,C] * b[C,F]", "t0[B,C,F] = m[B,C] * b[C,F]\n  t = gelu(t0)"):
+        text = f"""
+main(x: bf16[B,E], y: bf16[B,C]) {{
+  param W: bf16[E,C,F]
+  param b: bf16[C,F]
+  m = softmax(y, over=C)
+  u[B,C,F] = x[B,E] * W[E,C,F]
+  {steps}
+  h = relu(u + t)
+  return h, m
+}}
+"""
+        some = launched(read(text))
+        assert written(some) == {"m", "h"} and kernels(some.values()) == 2, steps
+
+
+def test_what_is_spread_of_a_result_follows_it_with_what_waits_for_both() -> None:
+    """It could not be made in the kernel of the product, which the maximum waits for."""
+    text = """
+main(x: bf16[B,E]) {
+  param W: bf16[E,F]
+  param b: bf16[F]
+  u[B,F] = x[B,E] * W[E,F]
+  m = max(u, over=F)
+  t[B,F] = m[B] * b[F]
+  return u - t
+}
+"""
+    some = launched(read(text))
+    assert written(some) == {"u", "return"} and kernels(some.values()) == 2
+
+
 TURN = """
 block turn(x: bf16[B,C], W: bf16[E,C]) -> bf16[B,C] {
   y[B,E] = x[B,C] * W[E,C]

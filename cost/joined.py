@@ -3,7 +3,7 @@ makes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 
 class Joined:
@@ -57,3 +57,16 @@ class Joined:
                     seen.add(root)
                     waiting.append(root)
         return False
+
+
+def made_from(reads: Mapping[str, Sequence[str]], carried: Mapping[str, str]) -> dict[str, list[str]]:
+    """Of each result of an op, those of other ops that it is made from. `reads`: what each op reads, makers before
+    readers; `carried`: what carries are, each by what it was before."""
+    found: dict[str, list[str]] = {}
+    for result, names in reads.items():
+        own = found[result] = []
+        for name in names:
+            while name in carried:
+                name = carried[name]
+            own += [name] if name in found else []
+    return found

@@ -44,6 +44,7 @@ from ..ir.program import (
     Signature,
     Stored,
     Take,
+    TopK,
     Value,
     operand_names,
     signature,
@@ -52,7 +53,7 @@ from ..ir.program import (
 )
 from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, as_steps
-from .joined import Joined
+from .joined import Joined, made_from
 from .op_order import Key, Vertex, in_order
 
 LONGEST_ROW = 2**20  # elements of which a part of a kernel holds all at once: as many as a tensor of Triton may have
@@ -104,7 +105,7 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
                 nodes.append(_Node(original, sig, around, placed.times, size, done_in is not Dtype.BF16))
     ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
     dims = {name: value.dims for name, value in plain.items()}
-    needs = _needs(nodes, carried)
+    needs = made_from({node.op.result: node.reads for node in nodes}, carried)
     found = _Kernels(ordered, stored, frozenset(handed_on), dims, needs, sizes).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
 
@@ -409,13 +410,18 @@ class _Kernels:
         pointwise ops before them."""
         rows: set[int] = set()  # that are no part of a matmul's kernel
         waiting: set[int] = set()  # for the reductions that read them
+        largest: dict[tuple[object, ...], int] = {}  # the first op that looks for them
         later = self._made_where_read()
         for n, node in enumerate(self.nodes):
             if n in self.constant or n in self.attention or n in later or node.role is Role.MATMUL:
                 continue
             makers = [m for m in self._makers(n) if m not in later]
             if node.role is Role.REDUCTION:
-                self._follow(n, (m for m in makers if m in rows or m in waiting))
+                before = [m for m in makers if m in rows or m in waiting]
+                if isinstance(node.op, TopK):  # which are largest is found once, whatever is picked of them
+                    same = node.op.keys, node.op.over, self.elements[node.op.result], node.region
+                    before.append(largest.setdefault(same, n))
+                self._follow(n, before)
                 rows.add(n)
             elif self._only_reduced(n):
                 waiting.add(n)
@@ -502,19 +508,6 @@ def _is_pointwise(node: _Node) -> bool:
 def _picks(op: Op, name: str) -> bool:
     """Whether an op reads rows of a value, which others need not read."""
     return isinstance(op, Take) and name == op.table
-
-
-def _needs(nodes: Sequence[_Node], carried: Mapping[str, str]) -> dict[str, list[str]]:
-    """The ops as they stand, by what they make, each with the ops that make what it reads; of carries those that make
-    what these were before."""
-    found: dict[str, list[str]] = {}
-    for node in nodes:
-        own = found[node.op.result] = []
-        for name in node.reads:
-            while name in carried:
-                name = carried[name]
-            own += [name] if name in found else []
-    return found
 
 
 def _only_sums(op: Op) -> bool:

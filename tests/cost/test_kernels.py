@@ -632,6 +632,22 @@ main(x: bf16[B,E]) {
     assert written(some) == {"u", "return"} and kernels(some.values()) == 2
 
 
+def test_the_largest_of_a_value_are_looked_for_once() -> None:
+    """What they are and where they stand is read off together; of more or of other keys, they are looked for again."""
+    text = """
+dim K = 4, S = 2
+main(x: bf16[B,E]) {{
+  v, i = top_k(x, over=E, keep=K)
+  w, j = top_k({0}, over=E, keep={1})
+  return v, i, w, j
+}}
+"""
+    for keys, keep, count in (("x", "K", 1), ("x", "S", 2), ("-x", "K", 2)):
+        some = launched(read(text.format(keys, keep)))
+        assert kernels(some.values()) == count
+        assert sum("x" in one.reads for one in some.values()) == count
+
+
 TURN = """
 block turn(x: bf16[B,C], W: bf16[E,C]) -> bf16[B,C] {
   y[B,E] = x[B,C] * W[E,C]

@@ -330,7 +330,7 @@ class Use:
 class Role(Enum):
     """What an op is in a kernel."""
 
-    MATMUL = auto()  # of two tensors or more, with a contraction
+    MATMUL = auto()  # of two tensors or more, or of one with itself along other indices, with a contraction
     REDUCTION = auto()
     POINTWISE = auto()
 
@@ -385,7 +385,7 @@ def signature(op: Op, values: Mapping[str, Value]) -> Signature:
             whole = {names[at] for pair in op.zeros for at in pair}
             linear = tuple(i for i, use in enumerate(uses) if names.count(use.value) == 1 and use.value not in whole)
             contracted = tuple(dict.fromkeys(i for use in uses for i in use.indices if i not in output))
-            product = Role.MATMUL if len(names) > 1 else Role.REDUCTION
+            product = Role.MATMUL if len(uses) > 1 else Role.REDUCTION  # a sum of squares reduces one tensor
             role, sums = product if contracted else Role.POINTWISE, bool(contracted)
             integers = frozenset(names)
             return Signature(uses, output, contracted, linear=linear, role=role, sums=sums, integers_of=integers)

@@ -648,6 +648,29 @@ main(x: bf16[B,E]) {{
         assert sum("x" in one.reads for one in some.values()) == count
 
 
+def test_a_norm_is_of_the_kernel_of_the_sum_that_it_reads() -> None:
+    """Its sum of squares reduces one tensor, and multiplies none by another."""
+    program = read("""main(x: bf16[B,E], y: bf16[B,E]) {
+      param scale: bf16[E]
+      a = x + y
+      n = rmsnorm(a, scale, over=E)
+      return n, a
+    }""")
+    some = launched(program)
+    assert kernels(some.values()) == 1 and written(some) == {"n", "a"}
+    assert set().union(*moved(some).values()) == {"x", "y", "scale"}
+
+
+def test_a_norm_of_keys_is_no_part_of_attention() -> None:
+    """Which begins with the product of queries and keys, though caches of few bits reduce keys before."""
+    text = ATTENTION.replace("bf16[B,M,F]", "fp8[B,M,F] * f32[B,M]").replace(
+        "ks = append(keys, k,", "param scale: bf16[F]\n  n = rmsnorm(k, scale, over=F)\n  ks = append(keys, n,"
+    )
+    some = found(read(text), "attend.")
+    (norm,) = (name for name in some if name.startswith("n.") and "square_sum" in name)
+    assert some[norm].kernels == 1 and some[norm].reads == {"attend.k"}
+
+
 TURN = """
 block turn(x: bf16[B,C], W: bf16[E,C]) -> bf16[B,C] {
   y[B,E] = x[B,C] * W[E,C]

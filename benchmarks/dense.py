@@ -22,7 +22,8 @@ from escc.compiler.plan.staged import Staged
 from escc.compiler.plan.tries import tries
 from escc.compiler.report.hardware import parameter_count
 from escc.compiler.text.terminal import time_text
-from escc.cost.hardware import Hardware, load_engine
+from escc.cost.engine_file import load_engine
+from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.passes.choose import choose

@@ -281,7 +281,8 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
                     stored.append((name, times * float(size)))
             case OpWork(result, times, done):
                 done = in_floats(done)
-                work_s = hardware.compute_s(done.flops, done.dtype), hardware.memory_s(done.hbm_bytes, done.cache_bytes)
+                compute_s = hardware.compute_s(done.flops, hardware.done_in(done.arithmetic))
+                work_s = compute_s, hardware.memory_s(done.hbm_bytes, done.cache_bytes)
                 beside_s, seconds = hardware.launch_s(done), float(hardware.work_s(done))
                 ops.append(OpCost(result, times, done.flops, done.hbm_bytes, *work_s, beside_s, seconds))
             case Transfer(result, _, times, name, axes):

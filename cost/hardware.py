@@ -19,13 +19,14 @@ from ..ir.diagnostics import Source, did_you_mean, fail
 from ..ir.dtype import Dtype
 from ..ir.record import record
 from ..ir.text.read import read_source
+from .arithmetic import Arithmetic
 from .elementwise import larger, root_of_squares
-from .hardware_file import ENGINE, HARDWARE, MEASURED_KINDS, Tables, file_text, place_of, read_slices, read_tables
+from .hardware_file import HARDWARE, MEASURED_KINDS, Tables, file_text, place_of, read_slices, read_tables
 from .ops import FP8_KERNELS, Work
 
 BORROWED_ERROR = 0.25  # of log(predicted / measured), for a chip with the shares of another
 LANES = 128  # of a tile in a TPU's memory, whatever the type
-PRESETS, ENGINES = (Path(__file__).parent / name for name in ("presets", "engines"))
+PRESETS = Path(__file__).parent / "presets"
 MEASURED = "-measured"  # ends the name of hardware whose calibrated figures were fitted to measurements
 
 
@@ -136,14 +137,17 @@ class Protocols:
 @record
 class Engine:
     """What a program that serves a model takes beside what the chips do: of a step, and of each repetition of a
-    repeat. `all_reduce`: its own all-reduce among chips of one node behind a switch, None where it has the chip's; over
-    nodes it has that anyway, as vLLM has, whose own reaches no further than memory that chips read of each other.
-    `error`: as of Calibrated, of whole steps with this engine, 0 where none were measured. They ran on some chip, which
-    need not be the one that is planned for: so a prediction is as sure as the less sure of engine and chip."""
+    repeat. `quantises`: the types of few bits in which its kernels multiply what has them by other values, which they
+    bring to these on the way; all else is done as a module does it. `all_reduce`: its own all-reduce among chips of one
+    node behind a switch, None where it has the chip's; over nodes it has that anyway, as vLLM has, whose own reaches no
+    further than memory that chips read of each other. `error`: as of Calibrated, of whole steps with this engine, 0
+    where none were measured. They ran on some chip, which need not be the one that is planned for: so a prediction is
+    as sure as the less sure of engine and chip."""
 
     name: str
     step_s: float = 0.0
     layer_s: float = 0.0
+    quantises: tuple[Dtype, ...] = ()
     all_reduce: Protocols | None = None
     error: float = 0.0
 
@@ -325,6 +329,13 @@ class Hardware:
         peaks = {Dtype.FP8: self.peak_fp8_flops_per_s, Dtype.FP4: self.peak_fp4_flops_per_s}
         return {dtype: peak for dtype, peak in peaks.items() if peak is not None}
 
+    def done_in(self, arithmetic: Arithmetic) -> Dtype:
+        """The type in which a product is done: as a module does it, or in that of fewer bits to which the engine brings
+        its factors, where the chip has arithmetic in this."""
+        types = () if self.engine is None else self.engine.quantises
+        fewer = arithmetic.fewer
+        return arithmetic.dtype if fewer is None or fewer not in types or fewer not in self.narrow_peaks else fewer
+
     def compute_s(self, flops: Any, dtype: Dtype = Dtype.BF16) -> Any:
         """Seconds of arithmetic."""
         return flops / self.peak(dtype)
@@ -349,14 +360,17 @@ class Hardware:
         return self.kernels_s(work) + engine_s
 
     def kernels_s(self, work: Work) -> float:
-        """Seconds in which the kernels of an op start: of one that is done in fewer bits also that which brings an
-        operand to these."""
-        kernels = work.kernels * (FP8_KERNELS if work.dtype in self.narrow_peaks else 1)
-        return kernels * self.calibrated.kernel_s
+        """Seconds in which the kernels of an op start."""
+        return self.kernels(work) * self.calibrated.kernel_s
+
+    def kernels(self, work: Work) -> int:
+        """How many kernels start with an op, with one that brings an operand to fewer bits where the engine does so."""
+        brought = self.done_in(work.arithmetic) is not work.arithmetic.dtype
+        return work.kernels * (FP8_KERNELS if brought else 1)
 
     def work_s(self, work: Work) -> Any:
         """Seconds of an op on one chip; numbers, arrays or symbols."""
-        compute = self.compute_s(work.flops, work.dtype)
+        compute = self.compute_s(work.flops, self.done_in(work.arithmetic))
         memory = self.memory_s(work.hbm_bytes, work.cache_bytes)
         return self.launch_s(work) + self.together_s(compute, memory)
 
@@ -373,10 +387,11 @@ class Hardware:
 
 def presets() -> tuple[str, ...]:
     """The names of the shipped hardware files, sorted."""
-    return _names(PRESETS)
+    return names_in(PRESETS)
 
 
-def _names(folder: Path) -> tuple[str, ...]:
+def names_in(folder: Path) -> tuple[str, ...]:
+    """The names of the files of figures in a folder, sorted."""
     return tuple(sorted(file.stem for file in folder.iterdir() if file.suffix == ".toml"))
 
 
@@ -425,7 +440,7 @@ def parse_hardware(source: Source) -> Hardware:
         **parts,
         fabric=fabric,
         calibrated=measured,
-        protocols=_protocols(tables),
+        protocols=read_protocols(tables),
         host=Host(**tables["host"]) if "host" in tables else None,
         tpu_compiler=TpuCompiler(**tables["tpu-compiler"]) if "tpu-compiler" in tables else None,
     )
@@ -445,30 +460,9 @@ def _check_like(source: Source, like: str | None) -> None:
         raise fail(f"`measured_like` names {like}, of which nothing was measured.", place, hint, source)
 
 
-def _protocols(tables: Tables) -> tuple[tuple[CollectiveKind, Protocols], ...]:
+def read_protocols(tables: Tables) -> tuple[tuple[CollectiveKind, Protocols], ...]:
+    """What collectives take that a file has a table of."""
     return tuple((kind, Protocols(**tables[kind])) for kind in CollectiveKind if kind in tables)
-
-
-def engines() -> tuple[str, ...]:
-    """The names of the shipped engines, sorted."""
-    return _names(ENGINES)
-
-
-def load_engine(name: str) -> Engine:
-    """The engine called `name`, or that of the file `name` when it ends in `.toml`.
-
-    Raises InputError when there is no such engine or file, or with all that is wrong in the file.
-    """
-    if name.endswith(".toml"):
-        source = read_source(Path(name))
-    elif name in engines():
-        source = Source(f"{name}.toml", (ENGINES / f"{name}.toml").read_text(encoding="utf-8"))
-    else:
-        hint = did_you_mean(name, engines()) or f"known: {', '.join(engines())}; or a file of your own, `NAME.toml`"
-        raise fail(f"There is no engine `{name[:60]}`.", hint=hint)
-    tables = read_tables(source, ENGINE)
-    protocols = dict(_protocols(tables))
-    return Engine(**tables[""], **tables["engine"], all_reduce=protocols.get(CollectiveKind.ALL_REDUCE))
 
 
 def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Sequence[str]) -> str:
@@ -485,11 +479,3 @@ def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Seque
         **dict(hardware.protocols),
     }
     return file_text(HARDWARE, parts, comments, {"calibrated": calibrated})
-
-
-def engine_toml(engine: Engine, comments: Sequence[str]) -> str:
-    """The text of an engine's file, with `comments` at the top."""
-    parts: dict[str, object] = {"": engine, "engine": engine}
-    if engine.all_reduce is not None:
-        parts[CollectiveKind.ALL_REDUCE] = engine.all_reduce
-    return file_text(ENGINE, parts, comments, {})

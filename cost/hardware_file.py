@@ -188,7 +188,12 @@ ENGINE = Form(
     "an engine's file",
     {
         "": {"name": Field("text")},
-        "engine": {"step_s": LATENCY, "layer_s": LATENCY, "error": TABLES["calibrated"]["error"]},
+        "engine": {
+            "step_s": LATENCY,
+            "layer_s": LATENCY,
+            "quantises": Field("choice", required=False, choices=("fp8", "fp8 fp4")),  # none has kernels of fp4 alone
+            "error": TABLES["calibrated"]["error"],
+        },
         "all-reduce": PROTOCOLS,
     },
     ("engine",),
@@ -318,10 +323,10 @@ def _comments(texts: Sequence[str]) -> list[str]:
     return [comment(text) for text in texts]
 
 
-def _value(value: str | float | tuple[tuple[int, ...], ...]) -> str:
+def _value(value: str | float | tuple[str, ...] | tuple[tuple[int, ...], ...]) -> str:
     """A value as TOML has it."""
     if isinstance(value, tuple):
-        value = slices_text(value)
+        value = " ".join(each if isinstance(each, str) else slices_text((each,)) for each in value)
     if isinstance(value, str):
         return '"' + visible(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, int) or abs(value) < LARGE:

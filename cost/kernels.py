@@ -16,10 +16,10 @@ is quicker than any network.
 
 Kernels are found from the ops alone, in whatever order they stand and whatever they are called, and moved copies count
 as what they are copies of: so the search and the sharded program see the same ones. The first op of a kernel begins it,
-of those in fp8 or fp4 where it has some, since it then takes the launches of a matmul in that. What several ops of a
-kernel read is counted once, in the copy that the largest of them reads: it has most arithmetic for the read to go on
-beside; but of what is looked up each reads rows of its own. That others may read it in another layout, as a kernel of
-their own, is not counted: the search prices each op by itself.
+of those that multiply fp8 or fp4 by other types where it has some, since an engine may take a kernel more for these.
+What several ops of a kernel read is counted once, in the copy that the largest of them reads: it has most arithmetic
+for the read to go on beside; but of what is looked up each reads rows of its own. That others may read it in another
+layout, as a kernel of their own, is not counted: the search prices each op by itself.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from ..ir.program import (
 )
 from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, as_steps
+from .arithmetic import arithmetic
 from .joined import Joined, made_from
 from .op_order import Key, Vertex, in_order
 
@@ -102,20 +103,13 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
                 names[op.result] = operand_names(op)
                 every = {dim for name in (op.result, *names[op.result]) for dim in plain[name].dims}
                 size, original = prod(sizes[dim] for dim in every), with_operands(op, copies)
-                sig, done_in = signature(original, plain), arithmetic(op, plain)
-                nodes.append(_Node(original, sig, around, placed.times, size, done_in is not Dtype.BF16))
+                sig, fewer = signature(original, plain), arithmetic(op, plain).fewer
+                nodes.append(_Node(original, sig, around, placed.times, size, fewer))
     ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
     dims = {name: value.dims for name, value in plain.items()}
     needs = made_from({node.op.result: node.reads for node in nodes}, carried)
     found = _Kernels(ordered, stored, frozenset(handed_on), dims, needs, sizes).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
-
-
-def arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
-    """The type in which an op is done, where the chip has it: of a matmul with operands in fp8 or fp4 the narrower of
-    these, to which the other operands are brought on the way; whole numbers are only stored."""
-    types = {values[name].dtype for name in op.operands} if isinstance(op, Einsum) else set()
-    return next((dtype for dtype in (Dtype.FP4, Dtype.FP8) if dtype in types), Dtype.BF16)
 
 
 def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]) -> Launch:
@@ -131,14 +125,14 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
 @record
 class _Node:
     """An op that reads originals; `region`: the repeats around it; `times`: how often it runs; `size`: the places of
-    all its dims; `narrow`: whether it is done in fewer bits than bf16, where the chip can."""
+    all its dims; `fewer`: the type that an engine may bring its operands to (see `Arithmetic`)."""
 
     op: Op
     signature: Signature
     region: tuple[tuple[str, ...], ...]
     times: int
     size: int
-    narrow: bool
+    fewer: Dtype | None
 
     @property
     def role(self) -> Role:
@@ -205,7 +199,9 @@ class _Kernels:
 
     def _begins(self) -> dict[int, int]:
         """The op that begins each kernel."""
-        last_first = sorted(set(range(len(self.nodes))) - self.constant, key=lambda n: (self.nodes[n].narrow, -n))
+        some = set(range(len(self.nodes))) - self.constant
+        # Of those that are brought to fewer bits one in fp8 first: no engine has fp4 alone.
+        last_first = sorted(some, key=lambda n: (self.nodes[n].fewer is not None, self.nodes[n].fewer is Dtype.FP8, -n))
         return {self._kernel(n): n for n in last_first}
 
     def _largest(self) -> dict[tuple[int, str], int]:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..ir.chosen import Chosen, held_share, kept_share, narrowest
-from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Kind, Op, Program, Signature, Stored, Take, Use, Value, signature, walk
 from ..ir.record import record
+from .arithmetic import Arithmetic, arithmetic, factors
 from .elementwise import smaller
-from .kernels import Launch, arithmetic
+from .kernels import Launch
 
 Indices = tuple[str, ...]
 Local = Callable[[str], Any]  # the local size of an index: a number, an array or a symbol
@@ -27,20 +27,20 @@ Local = Callable[[str], Any]  # the local size of an index: a number, an array o
 
 @record
 class Work:
-    """What one chip does for an op: `flops` in the arithmetic of `dtype`, and `hbm_bytes` read or written,
-    `cache_bytes` of them read from caches by attention. `kernels`, `layers`, `steps`: see `Launch`, of one done in
-    bf16."""
+    """What one chip does for an op: `flops` in some `arithmetic`, and `hbm_bytes` read or written, `cache_bytes` of
+    them read from caches by attention. `kernels`, `layers`, `steps`: see `Launch`, of one whose operands are brought to
+    no other type."""
 
     flops: Any
     hbm_bytes: Any
     cache_bytes: Any = 0
-    dtype: Dtype = Dtype.BF16
+    arithmetic: Arithmetic = Arithmetic()
     kernels: int = 0
     layers: int = 0
     steps: float = 0.0
 
 
-FP8_KERNELS = 2  # of a matmul in fp8, or in fp4: one before it brings its operand to that type
+FP8_KERNELS = 2  # of a matmul whose operand is brought to fp8, or to fp4: one before it does that
 
 
 def work(
@@ -146,48 +146,10 @@ def flops(op: Op, signature: Signature, values: Mapping[str, Value], local: Loca
     """Floating-point operations: a multiplication and an addition for each term of an einsum of two."""
     none = 0 * _size(signature.result, local)
     if isinstance(op, Einsum):
-        factors, beside = _beside(op, values)
+        every, beside = factors(op, values)
         extra = sum((_least_size(among, local) for among in beside), start=none)
-        return factors * _size(signature.indices, local) + extra
+        return len(every) * _size(signature.indices, local) + extra
     return sum((times * _size(among, local) for times, among in signature.counted), start=none)
-
-
-@record
-class _Factor:
-    """What an einsum reads or makes, by its indices; `chosen`: rows, of chosen entries alone."""
-
-    indices: frozenset[str]
-    chosen: bool
-
-
-def _beside(op: Einsum, values: Mapping[str, Value]) -> tuple[int, list[list[frozenset[str]]]]:
-    """How many factors every term of an einsum is made of, and of each other one the indices of what it may be
-    multiplied into.
-
-    Of three and more factors one all of whose indices the result has, or another factor, is multiplied into the
-    smallest of these, once for each of its elements: so is a scale. XLA takes the cheapest order, too, whatever the
-    order in which factors are given, of which nothing here depends either. Zero points go into their codes, and what
-    is multiplied into rows is so where these are, not into the matrices of all experts.
-    """
-    zeros = dict(op.zeros)
-    read = [(n, name, i) for n, (name, i) in enumerate(zip(op.operands, op.indices, strict=True))]
-    left = [_Factor(frozenset(i), bool(values[name].chosen)) for n, name, i in read if n not in zeros.values()]
-    result = _Factor(frozenset(op.output), bool(values[op.result].chosen))
-    beside = [[frozenset(op.indices[codes])] for codes in zeros]
-    while len(left) > 2:
-        ways = []
-        for n, one in enumerate(left):
-            others = [other for other in left[:n] + left[n + 1 :] if one.indices <= other.indices]
-            into = [*others, result] if one.indices <= result.indices else others
-            if into:  # few indices first: what these are multiplied into may itself go into another
-                first = len(one.indices), not others, one.chosen, sorted(one.indices)
-                ways.append((first, n, [each for each in into if each.chosen] or into))
-        if not ways:
-            break
-        _, at, into = min(ways, key=lambda way: way[0])
-        beside.append([each.indices for each in into])
-        del left[at]
-    return len(left), beside
 
 
 def _least_size(among: Sequence[frozenset[str]], local: Local) -> Any:
@@ -211,12 +173,12 @@ def model_flops(program: Program, phase: str) -> int:
     return sum(model_flops_by_type(program, phase).values())
 
 
-def model_flops_by_type(program: Program, phase: str) -> dict[Dtype, int]:
-    """The same by the type in which they are done where a chip has it (see `arithmetic`)."""
+def model_flops_by_type(program: Program, phase: str) -> dict[Arithmetic, int]:
+    """The same by the types in which they are done."""
     values = program.table()
     sizes = program.true_sizes(dict(program.phase(phase).sizes))
     parameters: set[str] = set()
-    found: dict[Dtype, int] = {}
+    found: dict[Arithmetic, int] = {}
     for placed in walk(program.body):
         match placed.item:
             case Stored(name, Kind.PARAM):
@@ -224,6 +186,6 @@ def model_flops_by_type(program: Program, phase: str) -> dict[Dtype, int]:
             case Einsum(_, names, _, _) as op if parameters & set(names):
                 done = flops(op, signature(op, values), values, sizes.__getitem__)
                 once = int(done * kept_share(chosen_of(op, values), lambda d: Fraction(sizes[d])))
-                dtype = arithmetic(op, values)
-                found[dtype] = found.get(dtype, 0) + placed.times * once
+                done_in = arithmetic(op, values)
+                found[done_in] = found.get(done_in, 0) + placed.times * once
     return found

@@ -12,7 +12,7 @@ import pytest
 
 from escc.compiler.plan.pipeline import load
 from escc.compiler.report.hardware import parameter_count
-from escc.cost.hardware import load_engine
+from escc.cost.engine_file import load_engine
 from escc.passes.stages.divide import layers_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
-from ...cost.hardware import Protocols, engine_toml, hardware_toml
+from ...cost.engine_file import engine_toml
+from ...cost.hardware import Protocols, hardware_toml
 from ...ir.diagnostics import plural
 from ..text.terminal import table
 from .calibrate import Calibration, mean_absolute

@@ -88,9 +88,9 @@ def work_of(rows: Sequence[Sequence[tuple[Step, int]]], programs: Programs, hard
             for item in step_costs(spmd, concrete_sizes(spmd)):
                 if isinstance(item, OpWork):
                     work = in_floats(item.work)
-                    narrow = float(work.dtype is Dtype.FP8)
-                    done = work.flops, narrow, work.hbm_bytes, work.cache_bytes, work.kernels, work.layers, work.steps
-                    ops.append((n, count * item.times, *done))
+                    narrow = float(hardware.done_in(work.arithmetic) is Dtype.FP8)
+                    done, kernels = (work.flops, narrow, work.hbm_bytes, work.cache_bytes), hardware.kernels(work)
+                    ops.append((n, count * item.times, *done, kernels, work.layers, work.steps))
                 elif isinstance(item, Transfer):
                     moves[n] += count * item.times * np.array(_taken(item, networks), dtype=np.float64)
     columns = np.array(ops, dtype=np.float64).reshape(-1, 1 + len(PER_OP)).T

@@ -252,7 +252,9 @@ def _begun(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
 def _steps(
     rows: Sequence[TimedStep], left_out: int, hardware: Hardware, engine: Engine, source: Source
 ) -> tuple[Hardware, Engine, Section]:
-    served = hardware.with_engine(replace(engine, step_s=0.0, layer_s=0.0))
+    # An engine multiplies by weights in fp8 in that: what it takes is fitted to steps with such.
+    types = tuple(sorted({*engine.quantises, *({Dtype.FP8} & {row.weights for row in rows})}))
+    served = hardware.with_engine(replace(engine, step_s=0.0, layer_s=0.0, quantises=types))
     steps = [step_of(row) for row in rows]
     named = {step: f"on line {row.place.line}" for step, row in zip(steps, rows, strict=True)}
     programs, unit = plan_named(named, served), "`tpot_ms` is in milliseconds"

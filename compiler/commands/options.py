@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Convention, Hardware, load_engine
+from ...cost.engine_file import load_engine
+from ...cost.hardware import Convention, Hardware
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...passes.expansion.dims import MAX_SIZE

@@ -41,8 +41,7 @@ def what_helps(one: CompiledPhase) -> str:
     """What makes a step of a phase quicker, or its tokens cheaper."""
     match one.prediction.binds:
         case Resource.COMPUTE:
-            fewer = ", and so do weights in fp8, in which these chips do more" if _may_do_more(one) else ""
-            return f"Compute binds: more chips make a step quicker{fewer}."
+            return f"Compute binds: more chips make a step quicker{_more_in_fewer_bits(one)}."
         case Resource.HBM:
             return _of_hbm(one)
         case Resource.NETWORK:
@@ -104,7 +103,12 @@ def _fewer_bits(one: CompiledPhase, kind: Kind) -> str:
     return says.get(most, "")
 
 
-def _may_do_more(one: CompiledPhase) -> bool:
-    """Whether a chip does more in fewer bits than those in which most is done."""
-    done, peaks = model_flops_by_type(one.phase_plan.program, one.phase), one.hardware.narrow_peaks
-    return bool(done) and max(done, key=lambda dtype: done[dtype]) is Dtype.BF16 and Dtype.FP8 in peaks
+def _more_in_fewer_bits(one: CompiledPhase) -> str:
+    """That a chip does more in fp8 than in bf16, where most is done in that, and an engine brings products to fp8."""
+    hardware, done = one.hardware, model_flops_by_type(one.phase_plan.program, one.phase)
+    most = hardware.done_in(max(done, key=lambda each: done[each])) if done else Dtype.FP8
+    if most is not Dtype.BF16 or hardware.narrow_peaks.get(Dtype.FP8, 0.0) <= hardware.peak_flops_per_s:
+        return ""
+    if hardware.engine is None:
+        return ", and so do weights in fp8 under an engine that multiplies in that (`--engine vllm`)"
+    return ", and so do weights in fp8, in which these chips do more" * (Dtype.FP8 in hardware.engine.quantises)

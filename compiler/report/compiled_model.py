@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from ...cost.hardware import Convention, Hardware, load_engine
+from ...cost.engine_file import load_engine
+from ...cost.hardware import Convention, Hardware
 from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh

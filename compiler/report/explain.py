@@ -100,8 +100,8 @@ def rates_of(estimate: SymbolicEstimate) -> dict[Symbol, str]:
     latencies = [symbol for symbol in (symbols.start, symbols.hop) if symbol is not None]
     rates = dict.fromkeys(symbols.rates.values(), "bytes/s") | dict.fromkeys(latencies, "s")
     rates |= {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
-    own = {symbols.fp8: "flop/s", symbols.fp4: "flop/s", symbols.caches: "bytes/s"}
-    rates |= {symbol: unit for symbol, unit in own.items() if symbol is not None}
+    rates |= dict.fromkeys(symbols.peaks.values(), "flop/s")
+    rates |= {} if symbols.caches is None else {symbols.caches: "bytes/s"}
     taken = [symbol for fetch in estimate.fetches for symbol in (fetch.step, fetch.fetch)]
     sizes = [*symbols.dims.values(), *symbols.axes.values(), *symbols.means.values()]
     beyond = {*estimate.sizes} - {*rates, *taken, *sizes}

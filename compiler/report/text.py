@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
+from ...cost.arithmetic import arithmetics
 from ...cost.blocks import Block, blocks_of
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
@@ -80,6 +81,7 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
     yield f"  priced at {_basis(network)}"
     if hardware.engine is not None or hardware.calibrated.kernel_s:
         yield f"  engine    {_engine(hardware.engine)}"
+    yield from (f"  products  {said}" for said in _narrow_products(compiled))
     sizes = dict(spmd.sizes)
     pads = [f"{dim} {sizes[own]} to {sizes[dim]}" for dim, own in compiled.program.padding if sizes[own] < sizes[dim]]
     if pads:
@@ -153,6 +155,17 @@ def _engine(engine: Engine | None) -> str:
         return "none: kernels and collectives alone"
     layer = f", {1e6 * engine.layer_s:.3g} us a layer" if engine.layer_s else ""
     return f"{engine.name}: {1e3 * engine.step_s:.3g} ms a step{layer}"
+
+
+def _narrow_products(compiled: CompiledPhase) -> Iterator[str]:
+    """In what products of values in few bits with others are done, of each kind that the chip could do quicker."""
+    hardware = compiled.hardware
+    for one in sorted(arithmetics(compiled.spmd), key=lambda each: (each.dtype, each.fewer or "")):
+        if one.fewer is not None and hardware.narrow_peaks.get(one.fewer, 0.0) > hardware.peak_flops_per_s:
+            done = hardware.done_in(one)
+            engine = hardware.engine if done is one.fewer else None
+            how = "as the module does them" if engine is None else f"to which {engine.name} brings both"
+            yield f"of {one.fewer} with {one.dtype} in {done}, {how}"
 
 
 def _stored(compiled: CompiledPhase) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Any
 
 import sympy
 from sympy import Expr, Symbol
@@ -18,6 +19,7 @@ from ...ir.dataflow import readers
 from ...ir.dtype import Dtype
 from ...ir.record import record
 from ...ir.spmd import SpmdProgram
+from ..arithmetic import arithmetics
 from ..estimate import OpWork, Scale, Transfer, concrete_sizes, local_bytes, step_costs
 from ..hardware import Convention, Hardware
 from ..network import Network, Terms, bytes_sent
@@ -50,10 +52,10 @@ class Symbols:
     """The symbols of a program's formulas, all positive.
 
     `rates`: what a chip can take in along each axis, in bytes/s as `hbm`; axes of one rate share a
-    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s, `fp8` and `fp4` of arithmetic in
-    these. `caches` is the rate at which attention reads them. `start` and `hop`: seconds of latency of a
-    collective and of a hop. Those that do not count here, or are what others are, are None. `means`: of dims that
-    ops are timed at a mean size of.
+    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s, `peaks` of arithmetic in
+    types with a peak of their own. `caches` is the rate at which attention reads them. `start` and `hop`: seconds of
+    latency of a collective and of a hop. Those that do not count here, or are what others are, are None. `means`: of
+    dims that ops are timed at a mean size of.
     """
 
     dims: Mapping[str, Expr]
@@ -63,10 +65,9 @@ class Symbols:
     hbm: Symbol
     start: Symbol | None = None
     hop: Symbol | None = None
-    fp8: Symbol | None = None
-    fp4: Symbol | None = None
     caches: Symbol | None = None
     means: Mapping[str, Symbol] = field(default_factory=dict)
+    peaks: Mapping[Dtype, Symbol] = field(default_factory=dict)
 
     @property
     def network(self) -> Symbol:
@@ -177,7 +178,7 @@ def symbolic(
     ops = []
     for step in steps:
         if isinstance(step, OpWork):
-            ops.append(_op(step, symbols))
+            ops.append(_op(step, symbols, hardware))
     worth = _sizes(spmd, hardware, bandwidth, symbols)
     taken = {str(symbol) for symbol in worth} | {dim for dim, _ in spmd.sizes}
 
@@ -193,9 +194,9 @@ def symbolic(
     return SymbolicEstimate(form, symbols, tuple(moves), tuple(ops), total, {**worth, **more}, found)
 
 
-def _op(step: OpWork, symbols: Symbols) -> SymbolicOp:
+def _op(step: OpWork, symbols: Symbols, hardware: Hardware) -> SymbolicOp:
     flops, traffic = sympy.sympify(step.work.flops), sympy.sympify(step.work.hbm_bytes)
-    peak = {Dtype.FP8: symbols.fp8, Dtype.FP4: symbols.fp4}.get(step.work.dtype) or symbols.peak
+    peak = symbols.peaks.get(hardware.done_in(step.work.arithmetic), symbols.peak)
     memory_s = traffic / symbols.hbm
     if symbols.caches is not None:
         caches = sympy.sympify(step.work.cache_bytes)
@@ -224,16 +225,11 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
     axes = {a: new(a.upper(), a) if len(a) == 1 else new(a) for a in spmd.mesh.names}
     means = {d: new(f"{d}_mean") for d, _ in spmd.mean}
     own_rate = hardware.calibrated.attention_efficiency is not None
-    types = {value.dtype for value in spmd.values}
-    narrow = Dtype.FP8 in types and hardware.peak_fp8_flops_per_s is not None
-    narrower = Dtype.FP4 in types and hardware.peak_fp4_flops_per_s is not None
+    types = {hardware.done_in(one) for one in arithmetics(spmd)}
 
-    def rates_of_ops() -> dict[str, Symbol | None]:
-        return {
-            "fp8": new("peak8") if narrow else None,
-            "fp4": new("peak4") if narrower else None,
-            "caches": new("caches") if own_rate else None,
-        }
+    def rates_of_ops() -> dict[str, Any]:
+        peaks = {dtype: new(f"peak{dtype.bits}") for dtype in hardware.narrow_peaks if dtype in types}
+        return {"peaks": peaks, "caches": new("caches") if own_rate else None}
 
     if bandwidth is not Bandwidth.LINKS:
         rate = new("bw" if bandwidth is Bandwidth.CHIP else "W")
@@ -275,10 +271,8 @@ def _sizes(
     axes = {symbols.axes[a]: sympy.Integer(size) for a, size in spmd.mesh.axes}
     figures = {symbols.peak: 1 / sympy.Rational(hardware.compute_s(1.0))}
     figures[symbols.hbm] = 1 / sympy.Rational(hardware.memory_s(1.0))
-    if symbols.fp8 is not None:
-        figures[symbols.fp8] = 1 / sympy.Rational(hardware.compute_s(1.0, Dtype.FP8))
-    if symbols.fp4 is not None:
-        figures[symbols.fp4] = 1 / sympy.Rational(hardware.compute_s(1.0, Dtype.FP4))
+    for dtype, peak in symbols.peaks.items():
+        figures[peak] = 1 / sympy.Rational(hardware.compute_s(1.0, dtype))
     if symbols.caches is not None:
         figures[symbols.caches] = 1 / sympy.Rational(hardware.memory_s(1.0, 1.0))
     match bandwidth:

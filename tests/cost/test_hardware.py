@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import sympy
 
+from escc.cost.arithmetic import Arithmetic
+from escc.cost.engine_file import engine_toml, engines, load_engine
 from escc.cost.hardware import (
     Calibrated,
     Convention,
@@ -20,9 +22,7 @@ from escc.cost.hardware import (
     Rule,
     Switch,
     Torus,
-    engines,
     hardware_toml,
-    load_engine,
     parse_hardware,
     presets,
 )
@@ -34,6 +34,7 @@ from escc.ir.dtype import Dtype
 from escc.passes.options import Options
 
 V4 = Hardware.of_paper("tpu-v4")
+FP8 = Dtype.FP8
 GOOD = """name = "mine"
 [datasheet]
 peak_flops_per_s = 1e15
@@ -188,6 +189,7 @@ def test_fields_say_their_unit() -> None:
     unitless = {"name", "wrap", "axes_at_once", "op_rule", "dimensions", "convention", "error"}
     unitless |= {
         "gathers",
+        "quantises",
         "measured_like",
         "share",
         "bulk_share",
@@ -232,13 +234,25 @@ def test_fp8_has_a_peak_and_a_share_of_its_own() -> None:
     assert (half.compute_s(989e12), half.compute_s(1979e12, Dtype.FP8)) == (2.0, 2.0)
     apart = replace(h100, calibrated=Calibrated(compute_efficiency=0.5, fp8_efficiency=0.25))
     assert (apart.compute_s(989e12), apart.compute_s(1979e12, Dtype.FP8)) == (2.0, 4.0)
-    assert apart.work_s(Work(1979e12, 0, dtype=Dtype.FP8)) == 4.0
+    assert apart.work_s(Work(1979e12, 0, arithmetic=Arithmetic(Dtype.FP8))) == 4.0
     # Blackwell does fp4 in fp4; on Hopper weights in fp4 are brought to bf16.
     b200 = Hardware.of_paper("b200")
     assert (b200.compute_s(9000e12, Dtype.FP4), h100.compute_s(989e12, Dtype.FP4)) == (1.0, 1.0)
     # A chip without an fp8 peak does fp8 as bf16, whatever the share of one would be.
     older = replace(Hardware.of_paper("a100-80"), calibrated=Calibrated(fp8_efficiency=0.25))
     assert older.compute_s(312e12, Dtype.FP8) == older.compute_s(312e12) == 1.0
+
+
+def test_products_with_fewer_bits_are_done_in_these_by_engines_that_quantise() -> None:
+    """With a kernel more, which brings what they multiply to that; else as the module does them, in bf16."""
+    b200 = replace(Hardware.of_paper("b200"), calibrated=Calibrated(kernel_s=1.0))
+    mixed, both = (Work(4500e12, 0, arithmetic=one, kernels=1) for one in (Arithmetic(fewer=FP8), Arithmetic(FP8)))
+    assert [b200.work_s(one) for one in (mixed, both)] == [1 + 2, 1 + 1]
+    served = b200.with_engine(Engine("mine", quantises=(FP8,)))
+    assert [served.work_s(one) for one in (mixed, both)] == [2 + 1, 1 + 1]
+    assert served.work_s(replace(mixed, arithmetic=Arithmetic(fewer=Dtype.FP4))) == 1 + 2, "it has no kernels of fp4"
+    older = replace(Hardware.of_paper("a100-80"), engine=served.engine)
+    assert older.done_in(mixed.arithmetic) is Dtype.BF16, "the chip has no fp8"
 
 
 def test_caches_are_read_at_a_share_of_their_own() -> None:
@@ -291,11 +305,17 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(ENGINE_FILE)
     assert load_engine(str(path)) == Engine("mine", 2e-3, all_reduce=Protocols(1e-6, 0.0, 0.5))
-    assert "vllm" in engines()
+    path.write_text(ENGINE_FILE.replace("step_s", 'quantises = "fp8 fp4"\nstep_s'))
+    own = load_engine(str(path))
+    assert own.quantises == (FP8, Dtype.FP4)
+    path.write_text(engine_toml(own, []))
+    assert load_engine(str(path)) == own
+    assert load_engine("vllm").quantises == (FP8,)
     for name in engines():
         assert load_engine(name).name == name
     for old, new, said in (
         ("step_s", "steps_s", "There is no field `steps_s` in `[engine]`"),
+        ("step_s = 2e-3", 'quantises = "fp4"', '`quantises` must be one of "fp8", "fp8 fp4"'),
         ("2e-3", "2", "`step_s` must be a number, 0 or more and at most 1"),
         ("[engine]", "[torus]", "There is no table `torus` in an engine's file"),
         ("share = 0.5", "", "The field `share` is missing from `[all-reduce]`"),

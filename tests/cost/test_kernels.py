@@ -12,9 +12,11 @@ import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.pipeline import compile_phase, load, parse
-from escc.cost.hardware import Calibrated, Hardware
-from escc.cost.kernels import Launch, arithmetic, launches
+from escc.cost.arithmetic import arithmetic
+from escc.cost.hardware import Calibrated, Engine, Hardware
+from escc.cost.kernels import Launch, launches
 from escc.cost.ops import FP8_KERNELS
+from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Op, Program, Region, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram
@@ -775,7 +777,7 @@ def charged(program: Program) -> list[object]:
     return sorted(
         (
             type(op).__name__,
-            arithmetic(op, values),
+            str(arithmetic(op, values)),
             what(op.result),
             one.kernels,
             one.writes,
@@ -801,8 +803,8 @@ def test_names_and_order_change_no_charge() -> None:
     ("narrow", "peak"), [("fp8", {"peak_fp8_flops_per_s": 1e15}), ("fp4", {"peak_fp4_flops_per_s": 1e15})]
 )
 def test_a_kernel_with_a_matmul_in_fewer_bits_takes_the_launches_of_one(narrow: str, peak: dict[str, float]) -> None:
-    """Whichever of its ops comes first, by name or by size, on however many chips; where these have no arithmetic in it
-    it is one as in bf16."""
+    """Under an engine that brings its operand to these, whichever of its ops comes first, by name or by size, on
+    however many chips; where these have no arithmetic in it, or there is no such engine, it is one as in bf16."""
     text = """main(x: bf16[B,E]) {
       param T: {2}[E,F] * f32[F]
       param V: bf16[E,F]
@@ -812,8 +814,9 @@ def test_a_kernel_with_a_matmul_in_fewer_bits_takes_the_launches_of_one(narrow: 
     }"""
     programs = [read(text.replace("{0}", a).replace("{1}", b).replace("{2}", narrow)) for a, b in ("ab", "ba")]
     chip = replace(V4, calibrated=Calibrated(kernel_s=1.0))
-    for has, kernels in (({}, 1), (peak, FP8_KERNELS)):
-        options = Options(replace(chip, **has), capacity_bytes=inf)
+    served = chip.with_engine(Engine("mine", quantises=(Dtype(narrow),)))
+    for bare, has, kernels in ((served, {}, 1), (chip, peak, 1), (served, peak, FP8_KERNELS)):
+        options = Options(replace(bare, **has), capacity_bytes=inf)
         plans = [compile_phase(one, "main", Mesh.parse(mesh), options) for mesh in "12" for one in programs]
         assert [sum(op.launch_s for op in one.estimate.ops) for one in plans] == [kernels] * 4
 

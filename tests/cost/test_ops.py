@@ -98,13 +98,6 @@ def test_kernels_layers_and_steps_are_those_of_the_launch() -> None:
     assert (found.kernels, found.layers, found.steps) == (1, 1, 0.25)
 
 
-def test_a_matmul_of_an_fp8_operand_is_done_in_fp8_and_nothing_else_is() -> None:
-    values = VALUES | {"w": Value("w", ("E", "F"), Dtype.FP8), "z": Value("z", ("B", "E"), Dtype.FP8)}
-    assert done(matmul("w"), "w", values=values) == Work(2 * 960, 120, dtype=Dtype.FP8)
-    assert done(Map("y", Call("exp", (Operand("z"),))), values=values).dtype is Dtype.BF16
-    assert [done(matmul(name)).dtype for name in ("w", "w8", "w4")] == [Dtype.BF16] * 3
-
-
 def test_other_einsums() -> None:
     assert done(Einsum("b", ("x",), (("B", "E"),), ("B",))).flops == 80
     three = Einsum("u", ("x", "w", "z"), (("B", "E"), ("E", "F"), ("B", "E")), ("B", "F"))
@@ -216,12 +209,3 @@ def test_symbols_do_as_numbers_do() -> None:
     assert sympy.simplify(found.flops - 2 * symbols["B"] * symbols["E"] * symbols["F"]) == 0
     rows, wide, out = (symbols[name] for name in "BEF")
     assert sympy.simplify(found.hbm_bytes - 2 * (wide * out + rows * wide + rows * out)) == 0
-
-
-@pytest.mark.parametrize(("dtype", "done_in"), [("fp8", Dtype.FP8), ("fp4", Dtype.FP4), ("int8", Dtype.BF16)])
-def test_a_matmul_is_done_in_the_narrowest_float_of_its_operands(dtype: str, done_in: Dtype) -> None:
-    values = VALUES | {"w": Value("w", ("E", "F"), Dtype(dtype))}
-    op = matmul("w")
-    local = SIZES.__getitem__
-    found = work(op, signature(op, values), values, Launch(frozenset(), frozenset(), False, 1), local, local)
-    assert found.dtype is done_in and found.kernels == 1

@@ -15,6 +15,7 @@ from escc.cost.hardware import Calibrated, Convention, Engine, Hardware, Host, R
 from escc.cost.predict import Prediction, Resource, predict_phase
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import Source
+from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Program
 from escc.ir.text.read import parse
@@ -191,11 +192,13 @@ def test_what_chips_could_do_is_in_the_type_in_which_it_is_done() -> None:
     text = SOURCE.text.replace("param W: bf16", "param W: fp8").replace(" @ BE_x", "").replace(" @ E_xF", "")
     source = Source("narrow.esti", text.replace("B = 1024", "B = 65536"))
     program = expand(parse(source), source)
-    ideal = replace(chip(Calibrated()), peak_fp8_flops_per_s=4 * 275e12)
+    engine = Engine("mine", quantises=(Dtype.FP8,))
+    ideal = replace(chip(Calibrated()), peak_fp8_flops_per_s=4 * 275e12, engine=engine)
     found = predicted(compiled(ideal, program, "1"))
     assert found.binds is Resource.COMPUTE and found.mfu == pytest.approx(1)
-    apart = predicted(compiled(replace(ideal, peak_fp8_flops_per_s=None), program, "1"))
-    assert apart.seconds == pytest.approx(4 * found.seconds) and apart.mfu == pytest.approx(1)
+    for other in (replace(ideal, peak_fp8_flops_per_s=None), replace(ideal, engine=None)):
+        apart = predicted(compiled(other, program, "1"))
+        assert apart.seconds == pytest.approx(4 * found.seconds) and apart.mfu == pytest.approx(1)
 
 
 def test_what_binds_is_what_takes_most() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from escc.compiler.calibrate.fit_tables import FILLED
 from escc.compiler.plan.pipeline import compile_phase, load
-from escc.cost.hardware import Hardware, load_engine
+from escc.cost.engine_file import load_engine
+from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.passes.options import Options
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from escc.compiler.calibrate.fit_tables import fit_tables, shipped_model
 from escc.compiler.calibrate.tables import read_collectives, read_matmuls, read_steps
 from escc.compiler.commands.main import app
-from escc.cost.hardware import Calibrated, Convention, Hardware, Protocols, Rule, Switch, load_engine
+from escc.cost.engine_file import load_engine
+from escc.cost.hardware import Calibrated, Convention, Hardware, Protocols, Rule, Switch
 from escc.cost.hardware_file import MEASURED_KINDS
 from escc.cost.network import Network
 from escc.ir.collective import CollectiveKind
@@ -285,8 +286,10 @@ def test_steps_that_no_chip_takes_are_refused(tpot_ms: str, said: str, tmp_path:
         fit_tables(Hardware.load("h100-measured", datasheet=True), None, None, file)
 
 
-def test_an_engine_comes_out_of_the_steps_that_it_takes(tmp_path: Path) -> None:
-    """Steps made by planning with known figures give these back."""
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_an_engine_comes_out_of_the_steps_that_it_takes(weights: str, tmp_path: Path) -> None:
+    """Steps made by planning with known figures give these back; those with weights in fp8 are of an engine that
+    multiplies in that, which it then does wherever it serves."""
     from escc.compiler.calibrate.fit_tables import step_of
     from escc.compiler.calibrate.rows import plan_step
     from escc.compiler.calibrate.tables import TimedStep
@@ -298,16 +301,17 @@ def test_an_engine_comes_out_of_the_steps_that_it_takes(tmp_path: Path) -> None:
     lines = []
     for chips in (1, 2):
         for batch in (4, 32, 64):
-            timed = TimedStep("llama-3-8b", Dtype.BF16, batch, chips, 1024, 8192, 1.0, Span(1, 1))
+            timed = TimedStep("llama-3-8b", Dtype(weights), batch, chips, 1024, 8192, 1.0, Span(1, 1))
             spmd = plan_step(step_of(timed), true)
             assert isinstance(spmd, SpmdProgram)
             seconds = estimate(spmd, true).totals().total_s
-            lines.append(f"Llama-3.1-8B,h100,bf16,1024,8192,{batch},{chips},1,{1e3 * seconds}\n")
+            lines.append(f"Llama-3.1-8B,h100,{weights},1024,8192,{batch},{chips},1,{1e3 * seconds}\n")
     file = tmp_path / "steps.csv"
     file.write_text(STEPS + "".join(lines))
     base = Hardware.load("h100-measured", datasheet=True)
-    found = fit_tables(base, None, None, file, engine=load_engine("vllm"))
-    assert found.engine is not None and found.engine.step_s == pytest.approx(2e-3, rel=0.02)
+    found = fit_tables(base, None, None, file, engine=replace(load_engine("vllm"), quantises=()))
+    assert found.engine is not None and found.engine.quantises == ((Dtype.FP8,) if weights == "fp8" else ())
+    assert found.engine.step_s == pytest.approx(2e-3, rel=0.02)
     assert found.hardware.calibrated.attention_efficiency == pytest.approx(0.6778, rel=0.02)
 
 

@@ -11,6 +11,7 @@ import pytest
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.advice import LARGER, what_helps
+from escc.cost.engine_file import load_engine
 from escc.cost.hardware import Hardware
 from escc.cost.predict import Resource
 from escc.ir.dtype import Dtype
@@ -18,9 +19,12 @@ from escc.ir.mesh import Mesh
 from escc.passes.options import Options
 
 
-def planned(phase: str, sizes: Mapping[str, int], chip: str = "h100", **types: Dtype) -> CompiledPhase:
+def planned(
+    phase: str, sizes: Mapping[str, int], chip: str = "h100", engine: str | None = None, **types: Dtype
+) -> CompiledPhase:
     model = load(Path("llama-3-8b"), dict(sizes), phase=phase, weights=types.get("weights"), caches=types.get("caches"))
-    return compile_phase(model, phase, Mesh.parse("gpu=4" if chip == "h100" else "2x2"), Options(Hardware.load(chip)))
+    hardware = Hardware.load(chip).with_engine(engine and load_engine(engine))
+    return compile_phase(model, phase, Mesh.parse("gpu=4" if chip == "h100" else "2x2"), Options(hardware))
 
 
 LONG = {"B": 32, "M": 65536}
@@ -52,10 +56,19 @@ def test_a_larger_batch_is_proposed_where_there_is_room_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chip", "types", "more"), [("h100", {}, True), ("h100", {"weights": Dtype.FP8}, False), ("tpu-v4", {}, False)]
+    ("chip", "engine", "types", "more"),
+    [
+        ("h100", "vllm", {}, "fp8, in which these chips do more"),
+        ("h100", "vllm", {"weights": Dtype.FP8}, None),
+        ("h100", None, {"weights": Dtype.FP8}, "fp8 under an engine"),  # the module computes in bf16
+        ("h100", "fastertransformer", {}, None),
+        ("tpu-v4", None, {}, None),
+        ("tpu-v5p", None, {}, None),  # does no more in fp8
+    ],
 )
 def test_fewer_bits_are_proposed_where_the_chip_does_more_in_them(
-    chip: str, types: Mapping[str, Dtype], more: bool
+    chip: str, engine: str | None, types: Mapping[str, Dtype], more: str | None
 ) -> None:
-    found = planned("prefill", {"B": 4}, chip, **types)
-    assert found.prediction.binds is Resource.COMPUTE and ("weights in fp8" in what_helps(found)) == more
+    found = planned("prefill", {"B": 4}, chip, engine, **types)
+    assert found.prediction.binds is Resource.COMPUTE
+    assert f"weights in {more}" in what_helps(found) if more else "weights in" not in what_helps(found)

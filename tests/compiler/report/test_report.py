@@ -18,6 +18,7 @@ from escc.compiler.report.explain_text import Explained
 from escc.compiler.report.hardware import layouts_table
 from escc.compiler.report.json import json_text, phase_data
 from escc.compiler.report.text import report
+from escc.cost.engine_file import load_engine
 from escc.cost.estimate import scopes
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
@@ -244,3 +245,32 @@ def test_a_cache_that_is_read_as_it_was_is_said_to_be_copied(read: str, said: bo
     text = report(compile_phase(program, "main", Mesh.parse("1"), Options(Hardware.load("h100"))))
     line = "  not counted: c is read as it was beside its append, so that XLA copies it: 0.537 GB"
     assert (line in text.splitlines()) == said
+
+
+FP4, FP8 = (f"of {name} with bf16 in bf16, as the module does them" for name in ("fp4", "fp8"))
+SERVED = "of fp8 with bf16 in fp8, to which vllm brings both"
+
+
+@pytest.mark.parametrize(
+    ("chip", "engine", "said"),
+    [
+        ("b200", None, [FP4, FP8]),
+        ("b200", "vllm", [FP4, SERVED]),
+        ("h100", "vllm", [SERVED]),
+        ("tpu-v5p", None, []),  # as quick in bf16
+    ],
+)
+def test_a_plan_says_in_what_products_with_fewer_bits_are_done(chip: str, engine: str | None, said: list[str]) -> None:
+    program = parse("""model "narrow"
+    dim B = 4, E = 64, F = 64
+    main(x: bf16[B,E], n: fp8[B,E]) {
+      param W, V: fp8[E,F] * f32[F]
+      param U: fp4[E,F] * f32[F]
+      y[B,F] = x[B,E] * W[E,F]
+      z[B,F] = x[B,E] * U[E,F]
+      u[B,F] = n[B,E] * V[E,F]
+      return y, z, u
+    }""")
+    hardware = Hardware.load(chip).with_engine(engine and load_engine(engine))
+    text = report(compile_phase(program, "main", Mesh.parse("1"), Options(hardware)))
+    assert [line[len("  products  ") :] for line in text.splitlines() if line.startswith("  products")] == said

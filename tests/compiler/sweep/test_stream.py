@@ -24,9 +24,10 @@ from escc.compiler.sweep import stream as searched
 from escc.compiler.sweep.rate_bounds import RateBounds
 from escc.compiler.sweep.stream import Limits, Place, Request, Wanted, best_at, places, serve
 from escc.compiler.sweep.stream_text import stream_text
+from escc.cost.engine_file import load_engine
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.formulas.symbolic import Form
-from escc.cost.hardware import Hardware, load_engine
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh

@@ -182,14 +182,15 @@ class Calibrated:
 class Hardware:
     """One chip and its network, and what serves on it.
 
-    `peak_flops_per_s` is dense bf16. `network_bytes_per_s` is all that a chip can send, the one
-    bandwidth of the flat convention. `between_bytes_per_s` is what a chip can send to other nodes or
-    slices, None where that is not known. Latencies count in the links convention only. `measured_like`: the preset
-    of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
+    `peak_flops_per_s` is dense bf16. `peak_f32_flops_per_s`: of products of f32 as XLA does them where no precision is
+    asked for, as modules do not: in TF32 on GPUs that have it, in bf16, None here, on TPUs. `network_bytes_per_s` is
+    all that a chip can send, the one bandwidth of the flat convention. `between_bytes_per_s` is what a chip can send to
+    other nodes or slices, None where that is not known. Latencies count in the links convention only. `measured_like`:
+    the preset of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
     `matmul_share`: the share of the peak that its large matmuls are published to reach; it counts in the place of that
     chip's. `protocols`: what collectives behind a switch take, of the kinds that were measured, without what `engine`
-    has of its own. `engine`: what serves.
-    `priced_on`: when the price held. `host`: None where that is not known. `tpu_compiler`: None where there is none.
+    has of its own. `engine`: what serves. `priced_on`: when the price held. `host`: None where that is not known.
+    `tpu_compiler`: None where there is none.
     """
 
     name: str
@@ -199,6 +200,7 @@ class Hardware:
     network_bytes_per_s: float
     fabric: Torus | Switch
     peak_int8_ops_per_s: float | None = None
+    peak_f32_flops_per_s: float | None = None
     peak_fp8_flops_per_s: float | None = None
     peak_fp4_flops_per_s: float | None = None
     matmul_share: float | None = None
@@ -318,10 +320,16 @@ class Hardware:
 
     def peak(self, dtype: Dtype = Dtype.BF16) -> float:
         """The flops a second that are reached in the arithmetic of a type; that of bf16 where the chip has no other."""
-        found, narrow = self.calibrated, self.narrow_peaks.get(dtype)
-        if narrow is not None:
-            return narrow * (found.compute_efficiency if found.fp8_efficiency is None else found.fp8_efficiency)
-        return self.peak_flops_per_s * found.compute_efficiency
+        found, share = self.calibrated, self.calibrated.compute_efficiency
+        if dtype in self.narrow_peaks and found.fp8_efficiency is not None:
+            share = found.fp8_efficiency
+        return self.peaks.get(dtype, self.peak_flops_per_s) * share
+
+    @property
+    def peaks(self) -> dict[Dtype, float]:
+        """The peaks of the arithmetic in types that have one of their own, in flop/s."""
+        wide = {} if self.peak_f32_flops_per_s is None else {Dtype.F32: self.peak_f32_flops_per_s}
+        return wide | self.narrow_peaks
 
     @property
     def narrow_peaks(self) -> dict[Dtype, float]:

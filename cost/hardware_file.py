@@ -124,6 +124,7 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
     "datasheet": {
         "peak_flops_per_s": RATE,
         "peak_int8_ops_per_s": MAYBE_RATE,
+        "peak_f32_flops_per_s": MAYBE_RATE,
         "peak_fp8_flops_per_s": MAYBE_RATE,
         "peak_fp4_flops_per_s": MAYBE_RATE,
         "matmul_share": SHARE,

@@ -220,7 +220,7 @@ def links_measured(network: Network, moves: Iterable[tuple[CollectiveKind, Seque
 def utilisation(program: Program, phase: str, seconds: float, chips: int, hardware: Hardware) -> float | None:
     """The flops that the model's parameters need in a step, unpadded, over those that the chips could do in the
     time, each in the type in which it is done; None where it takes no time."""
-    peaks, done = hardware.narrow_peaks, model_flops_by_type(program, phase)
+    peaks, done = hardware.peaks, model_flops_by_type(program, phase)
     types = ((hardware.done_in(arithmetic), flops) for arithmetic, flops in done.items())
     least_s = fsum(flops / peaks.get(dtype, hardware.peak_flops_per_s) for dtype, flops in types) / chips
     return least_s / seconds if seconds else None

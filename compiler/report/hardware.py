@@ -58,6 +58,8 @@ def _datasheet(chip: Hardware) -> Iterator[Row]:
     yield "bf16", f"{_number(chip.peak_flops_per_s / 1e12)} Tflop/s"
     if chip.peak_int8_ops_per_s is not None:
         yield "int8", f"{_number(chip.peak_int8_ops_per_s / 1e12)} Top/s"
+    if chip.peak_f32_flops_per_s is not None:
+        yield "f32", f"{_number(chip.peak_f32_flops_per_s / 1e12)} Tflop/s"
     if chip.peak_fp8_flops_per_s is not None:
         yield "fp8", f"{_number(chip.peak_fp8_flops_per_s / 1e12)} Tflop/s"
     if chip.peak_fp4_flops_per_s is not None:

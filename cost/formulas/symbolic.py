@@ -228,7 +228,7 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
     types = {hardware.done_in(one) for one in arithmetics(spmd)}
 
     def rates_of_ops() -> dict[str, Any]:
-        peaks = {dtype: new(f"peak{dtype.bits}") for dtype in hardware.narrow_peaks if dtype in types}
+        peaks = {dtype: new(f"peak{dtype.bits}") for dtype in hardware.peaks if dtype in types}
         return {"peaks": peaks, "caches": new("caches") if own_rate else None}
 
     if bandwidth is not Bandwidth.LINKS:

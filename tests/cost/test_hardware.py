@@ -243,6 +243,30 @@ def test_fp8_has_a_peak_and_a_share_of_its_own() -> None:
     assert older.compute_s(312e12, Dtype.FP8) == older.compute_s(312e12) == 1.0
 
 
+# Of products of f32 at XLA's default precision: TF32 on GPUs, of which the V100 has none; on TPUs that of bf16.
+F32_FLOPS = {
+    "v100": 15.7e12,
+    "v100-pcie": 14e12,
+    "a6000": 77.4e12,
+    "a100-40": 156e12,
+    "a100-80": 156e12,
+    "h100": 494.7e12,
+    "h200": 494.7e12,
+    "b200": 1125e12,
+    "gb200-nvl72": 1250e12,
+}
+
+
+@pytest.mark.parametrize("name", presets())
+def test_products_of_f32_have_a_rate_of_their_own(name: str) -> None:
+    chip = Hardware.of_paper(name)
+    share, done = chip.calibrated.compute_efficiency, Work(1e15, 0, arithmetic=Arithmetic(Dtype.F32))
+    stated = F32_FLOPS.get(chip.chip, chip.peak_flops_per_s)
+    assert chip.peak(Dtype.F32) == stated * share
+    assert chip.work_s(done) == pytest.approx(1e15 / (stated * share))
+    assert (chip.chip in F32_FLOPS) == isinstance(chip.fabric, Switch)
+
+
 def test_products_with_fewer_bits_are_done_in_these_by_engines_that_quantise() -> None:
     """With a kernel more, which brings what they multiply to that; else as the module does them, in bf16."""
     b200 = replace(Hardware.of_paper("b200"), calibrated=Calibrated(kernel_s=1.0))

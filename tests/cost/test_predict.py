@@ -201,6 +201,16 @@ def test_what_chips_could_do_is_in_the_type_in_which_it_is_done() -> None:
         assert apart.seconds == pytest.approx(4 * found.seconds) and apart.mfu == pytest.approx(1)
 
 
+def test_products_of_f32_take_as_long_as_the_chip_has_them() -> None:
+    text = SOURCE.text.replace("param W: bf16", "param W: f32").replace(" @ BE_x", "").replace(" @ E_xF", "")
+    source = Source("wide.esti", text.replace("B = 1024", "B = 65536"))
+    program = expand(parse(source), source)
+    as_bf16 = predicted(compiled(chip(Calibrated()), program, "1"))
+    found = predicted(compiled(replace(chip(Calibrated()), peak_f32_flops_per_s=275e12 / 8), program, "1"))
+    assert found.binds is Resource.COMPUTE and found.mfu == pytest.approx(1)
+    assert found.seconds == pytest.approx(8 * as_bf16.seconds)
+
+
 def test_what_binds_is_what_takes_most() -> None:
     quick = replace(HALF, collective_latency_s=0.0)
     assert predicted(compiled(chip(quick))).binds is Resource.NETWORK

@@ -15,7 +15,23 @@ from typing import Any
 import numpy as np
 
 from ..ir.chosen import Chosen, held_share, kept_share, narrowest
-from ..ir.program import Append, Choose, Einsum, Kind, Op, Program, Signature, Stored, Take, Use, Value, signature, walk
+from ..ir.program import (
+    Append,
+    Choose,
+    Einsum,
+    Kind,
+    Op,
+    Program,
+    Repeat,
+    Signature,
+    Stored,
+    Take,
+    Use,
+    Value,
+    operand_names,
+    signature,
+    walk,
+)
 from ..ir.record import record
 from .arithmetic import Arithmetic, arithmetic, factors
 from .elementwise import smaller
@@ -165,7 +181,8 @@ def _size(indices: Sequence[str], local: Local) -> Any:
 
 
 def model_flops(program: Program, phase: str) -> int:
-    """Floating-point operations of the einsums that read a parameter, in one run of a phase, unpadded.
+    """Floating-point operations of the einsums that read a parameter, or what is made of parameters and of no input or
+    cache, as a matrix that a gate or a merged adapter was added to, in one run of a phase, unpadded.
 
     For a Transformer these are 2 N for each token, N being its parameters without its tables: what is
     looked up counts no arithmetic, and attention to earlier tokens is not counted.
@@ -177,15 +194,21 @@ def model_flops_by_type(program: Program, phase: str) -> dict[Arithmetic, int]:
     """The same by the types in which they are done."""
     values = program.table()
     sizes = program.true_sizes(dict(program.phase(phase).sizes))
-    parameters: set[str] = set()
+    parameters, constants = set[str](), set[str]()  # with what is made of them
     found: dict[Arithmetic, int] = {}
     for placed in walk(program.body):
         match placed.item:
             case Stored(name, Kind.PARAM):
                 parameters.add(name)
-            case Einsum(_, names, _, _) as op if parameters & set(names):
-                done = flops(op, signature(op, values), values, sizes.__getitem__)
-                once = int(done * kept_share(chosen_of(op, values), lambda d: Fraction(sizes[d])))
-                done_in = arithmetic(op, values)
-                found[done_in] = found.get(done_in, 0) + placed.times * once
+            case Stored() | Repeat():
+                pass
+            case op:
+                read = {*operand_names(op)}
+                if isinstance(op, Einsum) and parameters & read:
+                    done = flops(op, signature(op, values), values, sizes.__getitem__)
+                    once = int(done * kept_share(chosen_of(op, values), lambda d: Fraction(sizes[d])))
+                    done_in = arithmetic(op, values)
+                    found[done_in] = found.get(done_in, 0) + placed.times * once
+                if read <= parameters | constants:
+                    (parameters if read & parameters else constants).add(op.result)
     return found

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import sympy
 
+from escc.compiler.plan.pipeline import parse
 from escc.cost.kernels import Launch
-from escc.cost.ops import Work, flops, work
+from escc.cost.ops import Work, flops, model_flops, work
 from escc.ir.chosen import Chosen
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Operand
@@ -209,3 +210,28 @@ def test_symbols_do_as_numbers_do() -> None:
     assert sympy.simplify(found.flops - 2 * symbols["B"] * symbols["E"] * symbols["F"]) == 0
     rows, wide, out = (symbols[name] for name in "BEF")
     assert sympy.simplify(found.hbm_bytes - 2 * (wide * out + rows * wide + rows * out)) == 0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "W2 = W * sigmoid(W)",
+        "W1 = W * gate\n  W2 = exp(W1)",
+        "at: f32 = positions(E into F)\n  W2: bf16 = W * at",
+        "D[E,F] = A[E,S] * C[S,F]\n  W2 = W + D",
+    ],
+)
+def test_model_flops_count_matrices_that_are_made_of_parameters(made: str) -> None:
+    program = parse(f"""model "made"
+dim B = 8, E = 16, F = 32, S = 2
+main(x: bf16[B,E]) {{
+  param W, gate: bf16[E,F]
+  param A: bf16[E,S]
+  param C: bf16[S,F]
+  {made}
+  y[B,F] = x[B,E] * W2[E,F]
+  z[B] = y[B,F] * y[B,F]
+  return z
+}}""")
+    merged = 2 * 16 * 2 * 32 if "D" in made else 0
+    assert model_flops(program, "main") == 2 * 8 * 16 * 32 + merged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from math import prod
 
 from ..ir.dataflow import makes, reads
@@ -20,23 +20,38 @@ def token_dims(program: Program) -> tuple[str, ...]:
     """The dims that count tokens: those of the first input with one that no parameter has and no cache grows along, and
     such of any input as caches are appended along. Other inputs, as a mask or what is attended to, have dims of their
     own, or the same again. Where there are no parameters the last of several dims of numbers in floating point is that
-    of features. A table that is only added, as of learned positions, has the places of tokens: of its dims only those
-    that other parameters have as well are not counted."""
+    of features. Where caches get what inputs have, as keys of heads, an input has such dims as well: those behind the
+    one that is appended along. A table that is only added, as of learned positions, has the places of tokens: of its
+    dims only those that other parameters have as well are not counted."""
     values = program.table()
     inputs: list[tuple[str, ...]] = []
     appended, other = dict[str, None](), _dims_of_parameters(program, values)
+    given, cached = set[str](), set[str]()  # what is made of inputs alone, and the dims along which caches get such
     plain = not stored_in(program.body, Kind.PARAM)
     for item in (placed.item for placed in walk(program.body)):
         match item:
             case Stored(name, Kind.INPUT):
                 dims, dtype = values[name].dims, values[name].dtype
                 inputs.append(dims[:-1] if plain and len(dims) > 1 and dtype not in INTEGERS else dims)
-            case Append(_, _, _, source, target, context):
+                given.add(name)
+            case Append(_, _, new, source, target, context):
                 appended[source] = None
                 other |= {target, context or target}
-    counted = [[dim for dim in dims if dim not in other] for dims in inputs]
+                if new in given:
+                    cached.add(source)
+            case Stored() | Repeat():
+                pass
+            case op if given.issuperset(reads(op)):
+                given.update(makes(op))
+    counted = [[dim for dim in _of_tokens(dims, cached) if dim not in other] for dims in inputs]
     first = next((dims for dims in counted if dims), [])
     return tuple(dict.fromkeys([*first, *(dim for dim in appended if any(dim in dims for dims in counted))]))
+
+
+def _of_tokens(dims: Sequence[str], cached: Set[str]) -> Sequence[str]:
+    """The dims of an input up to the last along which caches get inputs, all where there is none."""
+    places = [place for place, dim in enumerate(dims) if dim in cached]
+    return dims[: places[-1] + 1] if places else dims
 
 
 def _dims_of_parameters(program: Program, values: Mapping[str, Value]) -> set[str]:

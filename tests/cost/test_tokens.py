@@ -55,3 +55,27 @@ COUNTED = [
 def test_a_mask_or_what_is_attended_to_counts_no_tokens(text: str, dims: tuple[str, ...]) -> None:
     source = Source("counted.esti", "dim B = 8, L = 16, M = L, E = 32, E2 = 24, T = 20\nmain" + text)
     assert token_dims(expand(parse(source), source)) == dims
+
+
+ATTENTION = """dim B = 8, L = 16, M = 64, K = 2, G = 3, Q = 32
+dim H = K * G
+main(q: bf16[B,L,H,Q], k: bf16[B,L,K,Q], v: bf16[B,L,K,Q]) {{
+  cache keys, values: bf16[B,M,K,Q]
+  param t: bf16[H]
+  ks = append(keys, {0}, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,K,Q]{1}
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]
+  return o
+}}"""
+
+
+@pytest.mark.parametrize("scaled", ["", " * t[H]"])
+@pytest.mark.parametrize("new", ["k", "rope(k, over=Q, at=L into M, base=10000)"])
+def test_heads_of_queries_keys_and_values_that_are_given_count_no_tokens(new: str, scaled: str) -> None:
+    text = ATTENTION.format(new, scaled)
+    source = Source("attention.esti", text if scaled else text.replace("  param t: bf16[H]\n", ""))
+    program = expand(parse(source), source)
+    assert token_dims(program) == ("B", "L")
+    assert tokens(program, "main") == 8 * 16

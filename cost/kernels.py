@@ -25,6 +25,7 @@ layout, as a kernel of their own, is not counted: the search prices each op by i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 
@@ -68,7 +69,8 @@ class Launch:
     `reads`: the values that it reads from HBM, by the names of its operands; `caches`: those of them that
     are caches. `writes`: whether its result is written to HBM. `kernels`, `layers`, `steps`: how many
     kernels, repetitions of a repeat and runs of the program begin each time that it runs: 1 or 0, and of
-    steps a part of 1 where every op is repeated.
+    steps a part of 1 where every op is repeated. `near`: whether the table of which it takes rows is so small that it
+    stays near the arithmetic once it was read.
     """
 
     reads: frozenset[str]
@@ -77,6 +79,10 @@ class Launch:
     kernels: int = 0
     layers: int = 0
     steps: float = 0.0
+    near: bool = False
+
+
+NEAR_BYTES = 4e6  # of a table for which every chip has a cache: the least is a V100's, of 6 MB (Volta's whitepaper)
 
 
 def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[str, Launch]:
@@ -109,6 +115,10 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
     dims = {name: value.dims for name, value in plain.items()}
     needs = made_from({node.op.result: node.reads for node in nodes}, carried)
     found = _Kernels(ordered, stored, frozenset(handed_on), dims, needs, sizes).launches()
+    for op in (node.op for node in nodes if isinstance(node.op, Take)):
+        table = plain[op.table]
+        if prod(sizes[dim] for dim in table.dims) * table.dtype.bits / 8 <= NEAR_BYTES:
+            found[op.result] = replace(found[op.result], near=True)
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
 
 
@@ -119,7 +129,7 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
     reads, caches = (
         frozenset(name for name in operands if copies.get(name, name) in some) for some in (launch.reads, launch.caches)
     )
-    return Launch(reads, caches, launch.writes, launch.kernels, launch.layers, launch.steps)
+    return replace(launch, reads=reads, caches=caches)
 
 
 @record

@@ -89,9 +89,10 @@ def work(
     caches = sum((size for use, size in read.items() if use.value in launch.caches), start=0 * done)
     written = _bytes(signature.result, values[op.result], local, whole) if launch.writes else 0 * done
     match op:
-        case Take(_, table, _, _):  # only the rows touched, not the table
-            rows = {use: _bytes(signature.result, values[table], local, whole) for use in read if use.value == table}
-            read |= rows
+        case Take(_, table, _, _):  # only the rows touched, not the table, which is read again where it is not near
+            rows = _bytes(signature.result, values[table], local, whole)
+            tables = {use: size for use, size in read.items() if use.value == table}
+            read |= {use: smaller(rows, size) if launch.near else rows for use, size in tables.items()}
         case Append(_, cache, _, _, _):
             part = _part_written(op, local, whole)
             read = {use: size * part for use, size in read.items() if use.value != cache}

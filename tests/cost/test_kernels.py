@@ -869,3 +869,17 @@ def test_what_is_read_from_another_kernel_was_written_or_comes_from_outside() ->
                 ends |= {name for carry in placed.item.carries for name in (carry.initial, carry.next)}
         assert written(some) <= read_ones | ends
         assert kernels(some.values()) >= 1
+
+
+@pytest.mark.parametrize(("rows", "read_bytes"), [(2, 2 * 4096 * 2), (488, 488 * 4096 * 2), (489, 32768 * 4096 * 2)])
+def test_of_a_table_that_no_cache_holds_every_row_is_read_anew(rows: int, read_bytes: int) -> None:
+    program = parse(f"""model "table"
+    dim V = {rows}, B = 32768, E = 4096
+    main(ids: i32[B], x: bf16[B,E]) {{
+      param table: bf16[V,E]
+      y = x + take(table, ids, over=V)
+      return y
+    }}""")
+    plan = compile_phase(program, "main", Mesh.parse("1"), Options(V4, capacity_bytes=inf))
+    beside = 32768 * 4096 * 2 * 2 + 32768 * 4  # x, y and ids
+    assert sum(op.hbm_bytes for op in plan.estimate.ops) == read_bytes + beside

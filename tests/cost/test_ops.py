@@ -174,6 +174,11 @@ def test_sums_reductions_lookups() -> None:
     assert done(Take("y", "table", "ids", ("V",)), "table") == Work(0, 8 * 10 * 2)
     assert done(Take("y", "table", "ids", ("V",)), "table", "ids") == Work(0, 8 * 10 * 2 + 8 * 4)
     assert done(Take("y", "table", "ids", ("V",))) == Work(0, 0)
+    # Of a small table rows that are taken again come from a cache.
+    near, take = Launch(frozenset({"table"}), frozenset(), False, near=True), Take("y", "table", "ids", ("V",))
+    for rows, read in ((8, 8), (100, 100), (1000, 100)):
+        local = (SIZES | {"B": rows}).__getitem__
+        assert work(take, signature(take, VALUES), VALUES, near, local, local) == Work(0, read * 10 * 2)
     # Choosing the largest compares every key once.
     values = VALUES | {"k": Value("k", ("B", "M"), Dtype.BF16), "i": Value("i", ("E",), Dtype.I32)}
     assert done(TopK("k", "x", "i", ("E",), "M"), "x", values=values) == Work(80, 160)

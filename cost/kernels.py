@@ -24,26 +24,20 @@ layout, as a kernel of their own, is not counted: the search prices each op by i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import prod
 
 from ..ir.dataflow import origins
 from ..ir.dtype import Dtype
-from ..ir.expr import functions
 from ..ir.program import (
     Append,
     Choose,
-    Einsum,
     Kind,
-    Map,
     Op,
     Program,
-    Reduce,
     Repeat,
     Role,
-    Signature,
     Stored,
     Take,
     TopK,
@@ -57,6 +51,8 @@ from ..ir.record import record
 from ..ir.spmd import Compute, SpmdProgram, as_steps
 from .arithmetic import arithmetic
 from .joined import Joined, made_from
+from .kernel_attention import attentions
+from .kernel_ops import KernelOps, Node
 from .op_order import Key, Vertex, in_order
 
 LONGEST_ROW = 2**20  # elements of which a part of a kernel holds all at once: as many as a tensor of Triton may have
@@ -90,7 +86,7 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
     copies = origins(program) if isinstance(program, SpmdProgram) else {}
     region = program.body if isinstance(program, SpmdProgram) else as_steps(program.body)
     plain = {v.name: v.value for v in program.values} if isinstance(program, SpmdProgram) else program.table()
-    nodes: list[_Node] = []
+    nodes: list[Node] = []
     names: dict[str, tuple[str, ...]] = {}
     stored: dict[str, Kind] = {}
     handed_on = {copies.get(name, name) for name in program.results}
@@ -110,7 +106,7 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
                 every = {dim for name in (op.result, *names[op.result]) for dim in plain[name].dims}
                 size, original = prod(sizes[dim] for dim in every), with_operands(op, copies)
                 sig, fewer = signature(original, plain), arithmetic(op, plain).fewer
-                nodes.append(_Node(original, sig, around, placed.times, size, fewer))
+                nodes.append(Node(original, sig, around, placed.times, size, fewer))
     ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
     dims = {name: value.dims for name, value in plain.items()}
     needs = made_from({node.op.result: node.reads for node in nodes}, carried)
@@ -132,55 +128,26 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
     return replace(launch, reads=reads, caches=caches)
 
 
-@record
-class _Node:
-    """An op that reads originals; `region`: the repeats around it; `times`: how often it runs; `size`: the places of
-    all its dims; `fewer`: the type that an engine may bring its operands to (see `Arithmetic`)."""
-
-    op: Op
-    signature: Signature
-    region: tuple[tuple[str, ...], ...]
-    times: int
-    size: int
-    fewer: Dtype | None
-
-    @property
-    def role(self) -> Role:
-        return self.signature.role
-
-    @cached_property
-    def reads(self) -> tuple[str, ...]:
-        return operand_names(self.op)
-
-
-class _Kernels:
+class _Kernels(KernelOps):
     """The kernels of ops: sets of them, each in one region. Ops are numbered in an order in which makers come before
     readers."""
 
     def __init__(
         self,
-        nodes: Sequence[_Node],
+        nodes: Sequence[Node],
         stored: Mapping[str, Kind],
         handed_on: frozenset[str],
         dims: Mapping[str, Sequence[str]],
         needs: Mapping[str, Sequence[str]],
         sizes: Mapping[str, int],
     ) -> None:
-        self.stored = stored
-        self.dims = dims
+        super().__init__(nodes, stored, handed_on, dims)
         self.elements = {name: prod(sizes[dim] for dim in own) for name, own in dims.items()}
-        self.handed_on = handed_on
-        self.nodes = nodes
-        self.maker = {node.op.result: n for n, node in enumerate(self.nodes)}
-        self.readers: dict[str, list[int]] = {}
-        for n, node in enumerate(self.nodes):
-            for name in node.reads:
-                self.readers.setdefault(name, []).append(n)
-        self.weights = self._made_of(Kind.PARAM)
-        self.caches = self._made_of(Kind.CACHE)
-        self.constant = self._constant()
         self.joined = self._alone(needs, sizes)
-        self.attention = self._join_attention()
+        self.attention = set[int]()
+        for own in attentions(self):
+            self._join(sorted(own))
+            self.attention |= own
         self._join_projections()
         self._join_the_rest()
 
@@ -222,29 +189,6 @@ class _Kernels:
             found |= dict.fromkeys(((self._kernel(n), name) for name in whole), n)
         return found
 
-    def _made_of(self, kind: Kind) -> set[str]:
-        """The stored tensors of a kind, and what is made of them alone."""
-        found = {name for name, one in self.stored.items() if one is kind}
-        for node in self.nodes:
-            names = (node.op.cache,) if isinstance(node.op, Append) else node.reads
-            pointwise = node.role is Role.POINTWISE and (kind is Kind.PARAM or isinstance(node.op, Append))
-            if pointwise and names and all(name in found for name in names):
-                found.add(node.op.result)
-        return found
-
-    def _constant(self) -> set[int]:
-        """The ops that no tensor enters into."""
-        found: set[int] = set()
-        for n, node in enumerate(self.nodes):
-            if all(self.maker.get(name) in found for name in node.reads):
-                found.add(n)
-        return found
-
-    def _makers(self, n: int) -> list[int]:
-        """The ops of the same region that make what op `n` reads, without constants; in order."""
-        found = {self.maker[name] for name in self.nodes[n].reads if name in self.maker}
-        return sorted(m for m in found - self.constant if self.nodes[m].region == self.nodes[n].region)
-
     def _alone(self, needs: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Joined:
         """Each op by itself. `needs`: the ops of all regions, in an order in which makers come before readers, each
         with those that make what it reads."""
@@ -269,147 +213,8 @@ class _Kernels:
             if not self.joined.apart(m, n):
                 self._join([m, n])
 
-    def _weighs(self, n: int) -> bool:
-        """Whether a matmul sums over a dim of a weight, as projections do; a factor of each head is none of these."""
-        sig = self.nodes[n].signature
-        return any(use.value in self.weights and {*use.indices} & {*sig.contracted} for use in sig.uses)
-
-    def _join_attention(self) -> set[int]:
-        """Matmuls without weights, each with the one before it where a reduction stands between them, or where it only
-        weighs and sums what that makes, and such sums of scores by weights; and what stands between, from where nothing
-        else reads scores of it."""
-        joined: set[int] = set()
-        for n, node in enumerate(self.nodes):
-            if not (own := self._attention(n, joined)):
-                continue
-            shared = self._shared(n, own)
-            rest = own - shared
-            if not shared or _only_sums(node.op) or self._reduces(rest):
-                self._join(sorted(rest))
-                joined |= rest
-        return joined
-
-    def _attention(self, n: int, joined: Set[int]) -> set[int]:
-        """The ops of an attention that ends with op `n`, or of a sum of scores; none where this is another. `joined`:
-        those of attentions before."""
-        found: set[int] = set()
-        sums, weighs = _only_sums(self.nodes[n].op), self._weighs(n)
-        if self.nodes[n].role is not Role.MATMUL or (weighs and not sums):
-            return found
-        between, scores = self._between(n)
-        for m in scores:
-            after = {m}
-            for k in sorted(between):
-                if after & set(self._makers(k)):
-                    after.add(k)
-            if weighs:
-                joins = m not in joined and self._for_pairs(n, m, after)
-            elif self._weighs(m):
-                joins = self._projections.get(m) == [m] and self._softmax(n, after)
-            else:
-                joins = sums or self._reduces(after)
-            if joins:
-                found |= after | {n}
-        return found | self._outer(n, between - found, found)
-
-    def _softmax(self, n: int, after: Set[int]) -> bool:
-        """Whether scores are weights for what op `n` sums: of those that a weight makes, such as learned queries, the
-        ones with a softmax over what it sums, for each of what its result alone has. A normalised projection has no
-        softmax, and the shares of experts, of which each row has its own, no such dims."""
-        summed, free = self._pairs(n, after)
-        ops = [self.nodes[k].op for k in after]
-        largest = any(isinstance(op, Reduce) and {*op.over} & summed for op in ops)
-        return largest and bool(free) and any(isinstance(op, Map) and "exp" in functions(op.expr) for op in ops)
-
-    def _for_pairs(self, n: int, m: int, after: Set[int]) -> bool:
-        """Whether op `n`, which weighs by a weight and sums what matmul `m` makes, leaves numbers for pairs of what `m`
-        multiplies, as a sum of scores over heads does; a projection leaves none of a dim."""
-        factors, kept = self.nodes[m].signature, set[str]()
-        for use in self.nodes[n].signature.uses:
-            if self.maker.get(use.value) in after:
-                own = zip(use.indices, self.dims[use.value], strict=True)
-                kept |= {dim for index, dim in own if index in self.nodes[n].signature.result}
-        dims = dict(zip(factors.result, self.dims[self.nodes[m].op.result], strict=True))
-        left = 0
-        for use in factors.uses:
-            others = {index for other in factors.uses if other != use for index in other.indices}
-            left += any(dims.get(index) in kept for index in use.indices if index not in others)
-        return left > 1 and not self._weighs(m)
-
-    def _outer(self, n: int, some: Set[int], own: Set[int]) -> set[int]:
-        """Of some ops before op `n` those that make numbers for pairs of a query and a key out of fewer, or of such,
-        as a bias that is a product of the two: they are made where they are read."""
-        found: set[int] = set()
-        summed, free = self._pairs(n, own)
-        for k in sorted(some):
-            dims, made = {*self.dims[self.nodes[k].op.result]}, found | self.constant
-            largest = [name for name in self.nodes[k].reads if {*self.dims[name]} >= dims]
-            if dims & summed and dims & free and all(self.maker.get(name) in made for name in largest):
-                found.add(k)
-        return found
-
-    def _pairs(self, n: int, own: Set[int]) -> tuple[set[str], set[str]]:
-        """Of what the ops `own` make for op `n` the dims that this sums, and those that its result has of it alone."""
-        uses, summed, free = self.nodes[n].signature.uses, set[str](), set[str]()
-        for use in uses:
-            if self.maker.get(use.value) in own:
-                others = {index for other in uses if other != use for index in other.indices}
-                for index, dim in zip(use.indices, self.dims[use.value], strict=True):
-                    if index in self.nodes[n].signature.contracted:
-                        summed.add(dim)
-                    elif index not in others:
-                        free.add(dim)
-        return summed, free
-
-    def _reduces(self, some: Iterable[int]) -> bool:
-        return any(self.nodes[k].role is Role.REDUCTION for k in some)
-
-    def _shared(self, n: int, own: Set[int]) -> set[int]:
-        """Of the ops `own` of an attention those that make scores which something else reads too, as another attention
-        or another product of this one, and what makes these: such scores are held whole, and attention reads them as
-        anything else does. Scores have a dim that the product sums; maxima and sums have none."""
-        wide, _ = self._pairs(n, own)
-        waiting = []
-        for k in sorted(own - {n}):
-            result = self.nodes[k].op.result
-            others = any(m not in own for m in self.readers.get(result, ())) or result in self.handed_on
-            if wide & {*self.dims[result]} and others:
-                waiting.append(k)
-        found: set[int] = set()
-        while waiting:
-            k = waiting.pop()
-            if k not in found:
-                found.add(k)
-                waiting += [m for m in self._makers(k) if m in own]
-        return found
-
-    def _between(self, n: int) -> tuple[set[int], list[int]]:
-        """The ops between a matmul and the matmuls before it, and these. What is chosen is known when all keys are, and
-        so comes from elsewhere."""
-        between: set[int] = set()
-        ends: set[int] = set()
-        waiting = self._makers(n)
-        while waiting:
-            m = waiting.pop()
-            if self.nodes[m].role is Role.MATMUL:
-                ends.add(m)
-            elif m not in between and not isinstance(self.nodes[m].op, Choose):
-                between.add(m)
-                waiting += self._makers(m)
-        return between, sorted(ends)
-
-    @cached_property
-    def _projections(self) -> dict[int, list[int]]:
-        """For each matmul by weights all those of the same value."""
-        groups: dict[tuple[object, ...], list[int]] = {}
-        for n, node in enumerate(self.nodes):
-            others = tuple(sorted(name for name in node.reads if name not in self.weights))
-            if node.role is Role.MATMUL and self._weighs(n) and others:
-                groups.setdefault((node.region, others), []).append(n)
-        return {n: group for group in groups.values() for n in group}
-
     def _join_projections(self) -> None:
-        for group in self._projections.values():
+        for group in self.projections.values():
             self._join(group)
 
     def _join_the_rest(self) -> None:
@@ -422,7 +227,7 @@ class _Kernels:
         for n, node in enumerate(self.nodes):
             if n in self.constant or n in self.attention or n in later or node.role is Role.MATMUL:
                 continue
-            makers = [m for m in self._makers(n) if m not in later]
+            makers = [m for m in self.makers(n) if m not in later]
             if node.role is Role.REDUCTION:
                 before = [m for m in makers if m in rows or m in waiting]
                 if isinstance(node.op, TopK):  # which are largest is found once, whatever is picked of them
@@ -440,7 +245,7 @@ class _Kernels:
                 rows.add(n)
         alone = [n for n in sorted(later, reverse=True) if not self._joins_readers(n)]
         for n in alone[::-1]:
-            self._join([n, *self._last(n, self._makers(n))])
+            self._join([n, *self._last(n, self.makers(n))])
 
     def _made_where_read(self) -> set[int]:
         """The pointwise ops that are of the kernel of what reads them, not of what they follow: those on weights, which
@@ -451,7 +256,7 @@ class _Kernels:
         found = {n for n in plain if self.nodes[n].op.result in self.weights and not self._only_reduced(n)}
         for n in sorted(larger - found, reverse=True):
             reader = self.readers[self.nodes[n].op.result][0]
-            beside = set(self._makers(reader)) - larger - found
+            beside = set(self.makers(reader)) - larger - found
             if reader in found or any(not self.joined.waits(n, m) for m in beside):
                 found.add(n)
         return found
@@ -463,7 +268,7 @@ class _Kernels:
         for n, node in enumerate(self.nodes):
             if n in self.constant or n in self.attention or not _is_pointwise(node):
                 continue
-            follows = [read[m] if m in found else self.elements[self.nodes[m].op.result] for m in self._makers(n)]
+            follows = [read[m] if m in found else self.elements[self.nodes[m].op.result] for m in self.makers(n)]
             read[n] = sum(follows)
             readers = self.readers.get(node.op.result, [])
             alone = len(readers) == 1 and readers[0] not in self.attention and _is_pointwise(self.nodes[readers[0]])
@@ -507,7 +312,7 @@ class _Kernels:
         return node.op.result in self.handed_on or any(self._kernel(m) != own for m in readers)
 
 
-def _is_pointwise(node: _Node) -> bool:
+def _is_pointwise(node: Node) -> bool:
     """Whether an op makes each element of those that stand there, and so neither looks up nor appends."""
     return node.role is Role.POINTWISE and not isinstance(node.op, Append | Take)
 
@@ -517,20 +322,13 @@ def _picks(op: Op, name: str) -> bool:
     return isinstance(op, Take) and name == op.table
 
 
-def _only_sums(op: Op) -> bool:
-    """Whether a product weighs and sums something: it makes nothing larger than what it reads, of which one operand has
-    all of its indices and another is what that is weighed with. A sum of squares, as a norm's, is none."""
-    every = {index for each in op.indices for index in each} if isinstance(op, Einsum) else set()
-    return isinstance(op, Einsum) and len({*op.operands}) > 1 and any({*own} >= every for own in op.indices)
-
-
 def _in_order(
-    nodes: Sequence[_Node],
+    nodes: Sequence[Node],
     stored: Mapping[str, Kind],
     handed_on: frozenset[str],
     values: Mapping[str, Value],
     sizes: Mapping[str, int],
-) -> list[_Node]:
+) -> list[Node]:
     """Nodes in an order that what they are decides, makers first."""
 
     def shape(indices: Iterable[str]) -> Key:

@@ -165,12 +165,19 @@ def _bytes(
     def total(local: Mapping[str, int]) -> float:
         found = size(op.result, facts.result, local) if launch.writes else 0.0
         for (name, indices), share_read in zip(facts.uses, few, strict=True):
-            if isinstance(op, Append) and name == op.cache:
-                # The axes of the target dim hold copies of the new entries, so all their chips are alike.
-                found += math.prod(local[i] for i in values[op.new].dims) * values[op.cache].dtype.bits / 8
+            if isinstance(op, Append):
+                # The axes of the target dim hold copies of the new entries: each chip keeps those that it has places
+                # for, as many as all of these at the most.
+                kept_here = min(local[op.target], local[op.source]) / local[op.source]
+                if name == op.cache:
+                    new = math.prod(local[i] for i in values[op.new].dims)
+                    found += kept_here * new * values[op.cache].dtype.bits / 8
+                elif name in launch.reads:
+                    found += kept_here * size(name, indices, local) * share_read
             elif name in launch.reads:
                 if isinstance(op, Take) and name == op.table:
-                    found += size(name, facts.result, local)
+                    rows, every_row = size(name, facts.result, local), size(name, indices, local)
+                    found += min(rows, every_row) if launch.near else rows
                 else:
                     found += size(name, indices, local) * share_read
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -26,13 +25,12 @@ for path in sys.argv[1:]:
 """
 
 
-def run_files(texts: dict[str, str], folder: Path, wide: bool = False) -> dict[str, str]:
-    """The exit code of each text, run as a program where this package cannot be imported; `wide`: where numbers of JAX
-    have 64 bits unless they are told otherwise."""
+def run_files(texts: dict[str, str], folder: Path) -> dict[str, str]:
+    """The exit code of each text, run as a program where this package cannot be imported."""
     paths = {str(folder / f"case{i}.py"): name for i, name in enumerate(texts)}
     for path, name in paths.items():
         Path(path).write_text(texts[name])
-    done = run_code(DRIVER, *paths, environment=os.environ | {"JAX_ENABLE_X64": str(wide)})
+    done = run_code(DRIVER, *paths)
     ends = re.findall(r"^exit (\S+) (.*)$", done.stdout, re.MULTILINE)
     assert len(ends) == len(texts), done.stdout + done.stderr
     return {paths[path]: code for path, code in ends}

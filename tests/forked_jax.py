@@ -27,7 +27,6 @@ def be(environment: Mapping[str, str], out: str, said: str) -> None:
     os.environ.clear()
     os.environ.update(environment)
     jax.config.update("jax_platforms", environment.get("JAX_PLATFORMS"))  # read as it was imported
-    jax.config.update("jax_enable_x64", environment.get("JAX_ENABLE_X64") == "True")
 
 
 def run_module(module: str, arguments: Sequence[str], *process: Any) -> None:
@@ -55,15 +54,13 @@ def started(target: Any, text: str, arguments: Sequence[str], env: Mapping[str, 
     return process
 
 
-def run_code(
-    code: str, *arguments: str, timeout: float = 300, environment: Mapping[str, str] = os.environ
-) -> subprocess.CompletedProcess[str]:
+def run_code(code: str, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """What `python -c code` gives, with JAX. Raises subprocess.TimeoutExpired after so many seconds."""
     command = [sys.executable, "-c", code, *arguments]
     if not FORKS:
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
-        process = started(run_text, code, arguments, environment, (out.fileno(), said.fileno()))
+        process = started(run_text, code, arguments, os.environ, (out.fileno(), said.fileno()))
         process.join(timeout)
         if process.exitcode is None:
             process.kill()

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from .jax_kernel_runtime import in_short_numbers, steps_on_cpu
 from .jax_rows_runtime import Routing, expert_dot
 from .jax_runtime import decoded
 
@@ -175,8 +174,8 @@ def expert_dot_in_kernel(a: jax.Array, codes: jax.Array, at: Routing, dtype: Any
             interpret=cpu,
             name="experts",
         )
-        return lambda *given: in_short_numbers(made, *given)[: len(a)]
+        return lambda *given: made(*given)[: len(a)]
 
     few = codes.size * (len(a) + experts) <= 2**24
-    found: jax.Array = lax.platform_dependent(*arrays, cpu=steps_on_cpu(few, run(True), by_xla), default=run(False))
+    found: jax.Array = lax.platform_dependent(*arrays, cpu=run(True) if few else by_xla, default=run(False))
     return found

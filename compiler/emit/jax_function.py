@@ -383,7 +383,8 @@ class FunctionText:
         else:
             block = block_text(text, renamed, dims, len(index))
             places = [*index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
-            call = f"lax.dynamic_update_slice({whole}, {block}, corner_at({', '.join(places)}))"
+            corner = f"({', '.join(places)}{',' if len(places) == 1 else ''})"
+            call = f"lax.dynamic_update_slice({whole}, {block}, {corner})"
         call = f"laid_out({call})" if self.tpu else call
         grown = scope.new(self.caches[op.cache].path[-1]) if kept else whole
         self.lines.line(f"{grown} = {call}", self._note(op.result))

@@ -177,18 +177,6 @@ def attention_of_tile(
     return sums / beside(jnp.where(total == 0, 1.0, total)), most, total
 
 
-def in_short_numbers(kernel: Callable[..., Any], *given: jax.Array) -> Any:
-    """What a kernel gives, its indices numbers of 32 bits with `jax_enable_x64` as well."""
-    with jax.enable_x64(False):
-        return kernel(*given)
-
-
-def steps_on_cpu(few: bool, steps: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs in the place of a kernel on CPUs: its steps where there is little, one after another, so that they are
-    compared, too. With `jax_enable_x64` JAX does not take these: its indices are not of one type then."""
-    return steps if few and not jax.config.jax_enable_x64 else other
-
-
 def attention_in_kernel(
     scores: Callable[..., jax.Array],
     parts: Sequence[tuple[str, jax.Array]],
@@ -253,10 +241,10 @@ def attention_in_kernel(
             interpret=cpu,
             name="attention",
         )
-        return lambda *given: tuple(in_short_numbers(made, *given))
+        return lambda *given: tuple(made(*given))
 
     few = math.prod(sizes.values()) <= 2**20
     found: tuple[jax.Array, jax.Array, jax.Array] = lax.platform_dependent(
-        *arrays, cpu=steps_on_cpu(few, run(True), in_blocks), default=run(False)
+        *arrays, cpu=run(True) if few else in_blocks, default=run(False)
     )
     return found

@@ -40,12 +40,7 @@ def written(cache: Any, at: tuple[Any, ...], write: Callable[..., jax.Array], *g
 
 def put(cache: jax.Array, new: jax.Array, corner: tuple[Any, ...], at: tuple[jax.Array, ...]) -> jax.Array:
     """`cache[at]` with `new` at a corner."""
-    return lax.dynamic_update_slice(cache, jnp.expand_dims(new, range(len(at))), corner_at(*at, *corner))
-
-
-def corner_at(*starts: Any) -> list[jax.Array]:
-    """Where a slice starts, in numbers of one type: with `jax_enable_x64` some are longer than others."""
-    return [lax.convert_element_type(start, jnp.int32) for start in starts]
+    return lax.dynamic_update_slice(cache, jnp.expand_dims(new, range(len(at))), (*at, *corner))
 
 
 def own_block(a: jax.Array, axes: Sequence[str], axis: int) -> jax.Array:
@@ -105,7 +100,7 @@ def append(
     first = end - entries - block * local  # where the first entry would stand on this chip
     start = jnp.clip(first, 0, local - width)
     entry = start - first + jnp.arange(width)
-    corner = corner_at(*at, *(start if i == axis else 0 for i in range(new.ndim)))
+    corner = (*at, *(start if i == axis else 0 for i in range(new.ndim)))
     shape = [*(1 for _ in at), *new.shape[:axis], width, *new.shape[axis + 1 :]]
     held = lax.dynamic_slice(cache, corner, shape)
     taken = jnp.take(new, jnp.clip(entry, 0, entries - 1), axis=axis).reshape(shape)
@@ -126,7 +121,7 @@ def append_wrapping(
         cache = append(cache, new, last, axes, axis, at)
         return cache if entries == 1 else append(cache, new, last + slots, axes, axis, at)
     entry = (block * local + jnp.arange(local) - (end - entries)) % (local * ways)
-    corner = corner_at(*at, *(0 for _ in range(new.ndim)))
+    corner = (*at, *(0 for _ in range(new.ndim)))
     shape = [*(1 for _ in at), *new.shape[:axis], local, *new.shape[axis + 1 :]]
     taken = jnp.take(new, jnp.clip(entry, 0, entries - 1), axis=axis).reshape(shape)
     mine = jnp.expand_dims(entry < entries, [i for i in range(new.ndim) if i != axis])
@@ -434,7 +429,7 @@ def gathered_einsums(
             within = {subscripts[dim]: span for dim, span in spans.items()}
             part = einsum_within(subscripts, [pieces[number], *others], within, dtype)
             places = [within.get(index, (0, n, n)) for index, n in zip(output, part.shape, strict=True)]
-            starts, whole = corner_at(*(start for start, _, _ in places)), [n for _, _, n in places]
+            starts, whole = [start for start, _, _ in places], [n for _, _, n in places]
             summed = not set(within) <= set(output)  # else each block has a place of its own
             part = part if summed else part.astype(dtype)
             total = results.get(i, jnp.zeros(whole, part.dtype))

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 
-from .jax_runtime import corner_at, own_block
+from .jax_runtime import own_block
 
 
 class Streamed(NamedTuple):
@@ -113,7 +113,7 @@ def sent_back(
     new = lax.dynamic_slice_in_dim(after, start, width, dim)
     for other, _, more in part_axes(spec):
         new = own_block(new, more, other) if more else new
-    corner = corner_at(at, *(start if n == dim else 0 for n in range(1, after.ndim)))
+    corner = (at, *(start if n == dim else 0 for n in range(1, after.ndim)))
     return lax.dynamic_update_slice(host, jax.device_put(new, jax.typeof(host).memory_space), corner)
 
 

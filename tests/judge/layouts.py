@@ -143,9 +143,12 @@ def collectives(here: Place, mesh: Sequence[int]) -> Iterator[tuple[Place, str, 
     for axes in _subsets(sorted(here.partial)):
         k, rest = ways(axes, mesh), here.partial - set(axes)
         yield with_dims({}, rest), "reduce", axes, 2 * local * (k - 1) / k
+        scattered = (
+            "exchange" if here.top else "scatter"
+        )  # as an exchange of blocks, of which each chip takes the largest
         for d in rank:
             for moved in itertools.permutations(axes):
-                yield with_dims({d: here.dims[d] + moved}, rest), "scatter", axes, local * (k - 1) / k
+                yield with_dims({d: here.dims[d] + moved}, rest), scattered, axes, local * (k - 1) / k
     used = {a for order in here.dims for a in order} | here.partial
     for axis in range(len(mesh)):
         if mesh[axis] > 1 and axis not in used:

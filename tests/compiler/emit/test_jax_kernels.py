@@ -60,7 +60,6 @@ def test_every_attention_in_a_kernel_agrees_with_the_program_unsharded_and_broke
         broken[f"{name}: {wrong}"] = before.replace(right, wrong) + marker + rest
     passed = [name for name, code in run_files(texts | without | broken, tmp_path).items() if code == "0"]
     assert passed == [*texts, *without]
-    assert run_files({TWO: texts[TWO]}, tmp_path, wide=True) == {TWO: "0"}, "where numbers have 64 bits"
 
 
 def _without_kernels(text: str) -> str:

@@ -14,8 +14,6 @@ import pytest
 from emitted_files import run_files
 from exec_cases import CASES
 from jax_cases import OTHERS
-from jax_loop_cases import LOOPS
-from programs import TINY_DECODER
 
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.jax_text import identifier
@@ -48,24 +46,6 @@ def emitted(name: str) -> str:
 def test_every_case_runs_alone_and_agrees(tmp_path: Path) -> None:
     names = [*CASES, *OTHERS]
     assert run_files({name: emitted(name) for name in names}, tmp_path) == dict.fromkeys(names, "0")
-
-
-def test_modules_agree_where_numbers_have_64_bits(tmp_path: Path) -> None:
-    """Of a decoder with caches in a repeat, whole and as slots that wrap, as each chip writes them; of loops."""
-    wrapped = TINY_DECODER.replace("dim B, L, M\n", "dim B, L, M\ndim W = 32\n").replace("[B,M,H,Q]", "[B,W,H,Q]")
-    wrapped = wrapped.replace("L into M)", "L into W, of=M)").replace("[B,L,H,M]", "[B,L,H,W]")
-    wrapped = wrapped.replace("over=M, mask=causal(L, M)", "over=W, mask=causal(L, W, window=16, of=M)")
-    wrapped = wrapped.replace("M = 32, calls", "M = 64, calls")
-    texts = {}
-    for name, text, chip in (("whole", TINY_DECODER, "tpu-v4"), ("wrapped", wrapped, "h100")):
-        one = compile_phase(parse(text), "decode", Mesh.parse("x=2"), Options(Hardware.load(chip)))
-        for platform in (one.platform, Platform.ANY):
-            texts[f"{name} {platform}"] = emit_jax(one.program, one.spmd, one.estimate, platform=platform)
-        assert ("def append_wrapping(" in texts[f"{name} {one.platform}"]) == (name == "wrapped")
-    for name in ("kept and joined", "sums in a repeat"):
-        program, spmd = LOOPS[name]()
-        texts[name] = emit_jax(program, spmd, estimate(spmd, HARDWARE))
-    assert run_files(texts, tmp_path, wide=True) == dict.fromkeys(texts, "0")
 
 
 BROKEN = [

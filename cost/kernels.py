@@ -110,7 +110,8 @@ def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[s
     ordered = _in_order(nodes, stored, frozenset(handed_on), plain, sizes)
     dims = {name: value.dims for name, value in plain.items()}
     needs = made_from({node.op.result: node.reads for node in nodes}, carried)
-    found = _Kernels(ordered, stored, frozenset(handed_on), dims, needs, sizes).launches()
+    ops = KernelOps(ordered, stored, frozenset(handed_on), dims)
+    found = _Kernels(ops, needs, sizes).launches()
     for op in (node.op for node in nodes if isinstance(node.op, Take)):
         table = plain[op.table]
         if prod(sizes[dim] for dim in table.dims) * table.dtype.bits / 8 <= NEAR_BYTES:
@@ -128,24 +129,21 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
     return replace(launch, reads=reads, caches=caches)
 
 
-class _Kernels(KernelOps):
+class _Kernels:
     """The kernels of ops: sets of them, each in one region. Ops are numbered in an order in which makers come before
     readers."""
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        stored: Mapping[str, Kind],
-        handed_on: frozenset[str],
-        dims: Mapping[str, Sequence[str]],
+        ops: KernelOps,
         needs: Mapping[str, Sequence[str]],
         sizes: Mapping[str, int],
     ) -> None:
-        super().__init__(nodes, stored, handed_on, dims)
-        self.elements = {name: prod(sizes[dim] for dim in own) for name, own in dims.items()}
+        self.ops = ops
+        self.elements = {name: prod(sizes[dim] for dim in own) for name, own in ops.dims.items()}
         self.joined = self._alone(needs, sizes)
         self.attention = set[int]()
-        for own in attentions(self):
+        for own in attentions(ops):
             self._join(sorted(own))
             self.attention |= own
         self._join_projections()
@@ -155,19 +153,19 @@ class _Kernels(KernelOps):
         """The launch of each op."""
         out: dict[str, Launch] = {}
         largest, begins = self._largest(), self._begins()
-        in_order = sorted(range(len(self.nodes)), key=lambda n: (n in self.constant, n))
-        opens = {self.nodes[n].region: n for n in reversed(in_order)}
-        head = min(in_order, key=lambda n: self.nodes[n].times, default=0)
-        for n, node in enumerate(self.nodes):
+        in_order = sorted(range(len(self.ops.nodes)), key=lambda n: (n in self.ops.constant, n))
+        opens = {self.ops.nodes[n].region: n for n in reversed(in_order)}
+        head = min(in_order, key=lambda n: self.ops.nodes[n].times, default=0)
+        for n, node in enumerate(self.ops.nodes):
             own, reads = self._kernel(n), set()
             for name in node.reads:
-                afar = name in self.caches or self._from_afar(name, n)
+                afar = name in self.ops.caches or self._from_afar(name, n)
                 if afar and (_picks(node.op, name) or n == largest[own, name]):
                     reads.add(name)
             out[node.op.result] = Launch(
                 frozenset(reads),
-                frozenset(reads & self.caches) if node.role is Role.MATMUL else frozenset(),
-                n not in self.constant and self._read_elsewhere(n),
+                frozenset(reads & self.ops.caches) if node.role is Role.MATMUL else frozenset(),
+                n not in self.ops.constant and self._read_elsewhere(n),
                 int(begins.get(own) == n),
                 int(bool(node.region) and opens[node.region] == n),
                 1 / node.times if n == head else 0.0,
@@ -176,26 +174,30 @@ class _Kernels(KernelOps):
 
     def _begins(self) -> dict[int, int]:
         """The op that begins each kernel."""
-        some = set(range(len(self.nodes))) - self.constant
+        some = set(range(len(self.ops.nodes))) - self.ops.constant
         # Of those that are brought to fewer bits one in fp8 first: no engine has fp4 alone.
-        last_first = sorted(some, key=lambda n: (self.nodes[n].fewer is not None, self.nodes[n].fewer is Dtype.FP8, -n))
+        last_first = sorted(
+            some, key=lambda n: (self.ops.nodes[n].fewer is not None, self.ops.nodes[n].fewer is Dtype.FP8, -n)
+        )
         return {self._kernel(n): n for n in last_first}
 
     def _largest(self) -> dict[tuple[int, str], int]:
         """Of each kernel, for each value, the largest op that reads it whole, of equals the first."""
         found: dict[tuple[int, str], int] = {}
-        for n in sorted(range(len(self.nodes)), key=lambda n: (self.nodes[n].size, -n)):
-            whole = (name for name in self.nodes[n].reads if not _picks(self.nodes[n].op, name))
+        for n in sorted(range(len(self.ops.nodes)), key=lambda n: (self.ops.nodes[n].size, -n)):
+            whole = (name for name in self.ops.nodes[n].reads if not _picks(self.ops.nodes[n].op, name))
             found |= dict.fromkeys(((self._kernel(n), name) for name in whole), n)
         return found
 
     def _alone(self, needs: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Joined:
         """Each op by itself. `needs`: the ops of all regions, in an order in which makers come before readers, each
         with those that make what it reads."""
-        makers = [{self.maker[name] for name in needs[node.op.result]} - self.constant for node in self.nodes]
-        rows = [prod(sizes[index] for index in node.signature.contracted) for node in self.nodes]
-        long = {n for n, row in enumerate(rows) if self.nodes[n].role is Role.REDUCTION and row > LONGEST_ROW}
-        return Joined(makers, [*map(self.maker.__getitem__, needs)], long)
+        makers = [
+            {self.ops.maker[name] for name in needs[node.op.result]} - self.ops.constant for node in self.ops.nodes
+        ]
+        rows = [prod(sizes[index] for index in node.signature.contracted) for node in self.ops.nodes]
+        long = {n for n, row in enumerate(rows) if self.ops.nodes[n].role is Role.REDUCTION and row > LONGEST_ROW}
+        return Joined(makers, [*map(self.ops.maker.__getitem__, needs)], long)
 
     def _kernel(self, n: int) -> int:
         return self.joined.root(n)
@@ -214,7 +216,7 @@ class _Kernels(KernelOps):
                 self._join([m, n])
 
     def _join_projections(self) -> None:
-        for group in self.projections.values():
+        for group in self.ops.projections.values():
             self._join(group)
 
     def _join_the_rest(self) -> None:
@@ -224,10 +226,10 @@ class _Kernels(KernelOps):
         waiting: set[int] = set()  # for the reductions that read them
         largest: dict[tuple[object, ...], int] = {}  # the first op that looks for them
         later = self._made_where_read()
-        for n, node in enumerate(self.nodes):
-            if n in self.constant or n in self.attention or n in later or node.role is Role.MATMUL:
+        for n, node in enumerate(self.ops.nodes):
+            if n in self.ops.constant or n in self.attention or n in later or node.role is Role.MATMUL:
                 continue
-            makers = [m for m in self.makers(n) if m not in later]
+            makers = [m for m in self.ops.makers(n) if m not in later]
             if node.role is Role.REDUCTION:
                 before = [m for m in makers if m in rows or m in waiting]
                 if isinstance(node.op, TopK):  # which are largest is found once, whatever is picked of them
@@ -245,18 +247,18 @@ class _Kernels(KernelOps):
                 rows.add(n)
         alone = [n for n in sorted(later, reverse=True) if not self._joins_readers(n)]
         for n in alone[::-1]:
-            self._join([n, *self._last(n, self.makers(n))])
+            self._join([n, *self._last(n, self.ops.makers(n))])
 
     def _made_where_read(self) -> set[int]:
         """The pointwise ops that are of the kernel of what reads them, not of what they follow: those on weights, which
         follow none, and those that make more of what they follow for one that follows something else too, as a bias of
         each expert that tokens chose."""
         larger = self._larger()
-        plain = set(range(len(self.nodes))) - self.constant - self.attention
-        found = {n for n in plain if self.nodes[n].op.result in self.weights and not self._only_reduced(n)}
+        plain = set(range(len(self.ops.nodes))) - self.ops.constant - self.attention
+        found = {n for n in plain if self.ops.nodes[n].op.result in self.ops.weights and not self._only_reduced(n)}
         for n in sorted(larger - found, reverse=True):
-            reader = self.readers[self.nodes[n].op.result][0]
-            beside = set(self.makers(reader)) - larger - found
+            reader = self.ops.readers[self.ops.nodes[n].op.result][0]
+            beside = set(self.ops.makers(reader)) - larger - found
             if reader in found or any(not self.joined.waits(n, m) for m in beside):
                 found.add(n)
         return found
@@ -265,20 +267,22 @@ class _Kernels(KernelOps):
         """The pointwise ops that make more than all that they follow has, for another pointwise one alone."""
         found: set[int] = set()
         read: dict[int, int] = {}  # elements of what such an op follows, or those that it is made of do
-        for n, node in enumerate(self.nodes):
-            if n in self.constant or n in self.attention or not _is_pointwise(node):
+        for n, node in enumerate(self.ops.nodes):
+            if n in self.ops.constant or n in self.attention or not _is_pointwise(node):
                 continue
-            follows = [read[m] if m in found else self.elements[self.nodes[m].op.result] for m in self.makers(n)]
+            follows = [
+                read[m] if m in found else self.elements[self.ops.nodes[m].op.result] for m in self.ops.makers(n)
+            ]
             read[n] = sum(follows)
-            readers = self.readers.get(node.op.result, [])
-            alone = len(readers) == 1 and readers[0] not in self.attention and _is_pointwise(self.nodes[readers[0]])
-            if alone and read[n] < self.elements[node.op.result] and node.op.result not in self.handed_on:
+            readers = self.ops.readers.get(node.op.result, [])
+            alone = len(readers) == 1 and readers[0] not in self.attention and _is_pointwise(self.ops.nodes[readers[0]])
+            if alone and read[n] < self.elements[node.op.result] and node.op.result not in self.ops.handed_on:
                 found |= {n} if self._read_here(n) else set()
         return found
 
     def _joins_readers(self, n: int) -> bool:
         """Joins an op with the one kernel of its region that reads it; says whether there is one."""
-        readers = self.readers.get(self.nodes[n].op.result, [])
+        readers = self.ops.readers.get(self.ops.nodes[n].op.result, [])
         one = self._read_here(n) and len({self._kernel(m) for m in readers}) == 1
         joins = one and not self.joined.apart(readers[0], n)
         if joins:
@@ -287,29 +291,29 @@ class _Kernels(KernelOps):
 
     def _read_here(self, n: int) -> bool:
         """Whether all that read what an op makes are of its region: others read often what is made once."""
-        readers = self.readers.get(self.nodes[n].op.result, [])
-        return all(self.nodes[m].region == self.nodes[n].region for m in readers)
+        readers = self.ops.readers.get(self.ops.nodes[n].op.result, [])
+        return all(self.ops.nodes[m].region == self.ops.nodes[n].region for m in readers)
 
     def _only_reduced(self, n: int) -> bool:
         """Whether reductions of its region alone read what a pointwise op makes."""
-        result = self.nodes[n].op.result
-        readers = self.readers.get(result, [])
-        alone = all(self.nodes[m].role is Role.REDUCTION and m not in self.attention for m in readers)
-        return bool(readers) and self._read_here(n) and alone and result not in self.handed_on
+        result = self.ops.nodes[n].op.result
+        readers = self.ops.readers.get(result, [])
+        alone = all(self.ops.nodes[m].role is Role.REDUCTION and m not in self.attention for m in readers)
+        return bool(readers) and self._read_here(n) and alone and result not in self.ops.handed_on
 
     def _from_afar(self, name: str, n: int) -> bool:
         """Whether op `n` finds a value in HBM: one that another kernel makes, or that comes from outside."""
-        m = self.maker.get(name)
-        return m is None or (m not in self.constant and self._kernel(m) != self._kernel(n))
+        m = self.ops.maker.get(name)
+        return m is None or (m not in self.ops.constant and self._kernel(m) != self._kernel(n))
 
     def _read_elsewhere(self, n: int) -> bool:
         """Whether what op `n` makes has to be written. An append writes its entries, whoever reads them."""
-        node = self.nodes[n]
+        node = self.ops.nodes[n]
         if isinstance(node.op, Append):
             return False
-        readers = self.readers.get(node.op.result, ())
+        readers = self.ops.readers.get(node.op.result, ())
         own = self._kernel(n)
-        return node.op.result in self.handed_on or any(self._kernel(m) != own for m in readers)
+        return node.op.result in self.ops.handed_on or any(self._kernel(m) != own for m in readers)
 
 
 def _is_pointwise(node: Node) -> bool:

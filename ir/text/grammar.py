@@ -14,6 +14,7 @@ from lark.lexer import TerminalDef
 
 GRAMMAR = Path(__file__).with_name("grammar.lark")
 TABLES = Path(__file__).with_name("grammar.json")  # by `tables_text`; reading them takes a tenth of making them
+UNBOUNDED = 2**32 - 1  # characters of a terminal that may be as long as it likes: which number says so is Python's
 SHIFT = 0  # of an entry of the table, [what to do, the state to go on in or the rule to apply]
 
 
@@ -38,6 +39,9 @@ def tables_text(grammar: str) -> str:
     """What TABLES holds of a grammar: lark's own tables, states numbered as they are reached, a line for each."""
     data, memo = made(grammar).memo_serialize([TerminalDef, Rule])
     data["parser"]["parser"] = _in_order(data["parser"]["parser"])
+    for pattern in (entry["pattern"] for entry in memo.values() if "pattern" in entry):
+        if "_width" in pattern:
+            pattern["_width"] = [min(width, UNBOUNDED) for width in pattern["_width"]]
     kept = {"lark": lark.__version__, "grammar": grammar, "memo": memo, "data": data}
     return json.dumps(kept, separators=(",", ":")).replace('},"', '},\n"') + "\n"
 

@@ -29,6 +29,7 @@ from ...ir.mesh import Mesh
 from ...ir.spmd import Move, SpmdProgram
 from ...ir.streams import host_tensors
 from ...ir.verify.fused import together
+from .jax_text import NARROW
 from .jax_tree import TREES, Names
 
 OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
@@ -114,7 +115,9 @@ def _build(names: Names, step: str, parts: bool, mixes: bool) -> str:
         lines.append(f"    made = (RESULTS[0], taken[{names.arguments.index('caches')}], *RESULTS[2:])")
     unchecked = ", check_vma=False" if mixes else ""
     call = f"jax.shard_map(partial({step}, cfg), mesh=mesh, in_specs={given}, out_specs={made}{unchecked})"
-    return "\n".join([*lines, f"    sharded = {call}", f"    return jax.jit(sharded{donated})"])
+    return "\n".join(
+        [*lines, f"    sharded = {call}", f"    return jax.jit({NARROW}(sharded){donated})  # places are of 32 bits"]
+    )
 
 
 def _made(mesh: Mesh, axes: str) -> str:

@@ -10,6 +10,7 @@ from ...ir.dtype import Dtype
 from ...ir.program import Choose, Kind, Map, TopK
 from ...ir.spmd import SpmdProgram
 from .jax_streams import Streams
+from .jax_text import NARROW
 from .jax_tree import Names
 
 # Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
@@ -68,7 +69,7 @@ near = jax.tree.map(lambda a: np.nextafter(a, draw(a.shape, a.dtype)) if a.dtype
     close = f"worst <= max({TOLERANCE}, 2 * min(rounding, {MOST_ROUNDED}))"
     if not again:
         lines = f"""{near}
-expected, other = (unsharded := jax.jit(partial(dense, SMALL)))(*arrays), unsharded(*near)
+expected, other = (unsharded := jax.jit({NARROW}(partial(dense, SMALL))))(*arrays), unsharded(*near)
 mesh = make_mesh()
 {run.replace("BUILT", "build(mesh, SMALL)")}
 worst, rounding = (np.max(jax.tree.leaves(jax.tree.map(difference, a, expected))) for a in (actual, other))
@@ -97,7 +98,7 @@ if max(largest(jax.tree.map(difference, a, expected)) for a in others) <= {MOST_
         return a + by * (b - a) if a.dtype == np.float32 else a
 
     mesh, least = make_mesh(), None
-    sharded, unsharded = build(mesh, SMALL), jax.jit(partial(dense, SMALL))
+    sharded, unsharded = build(mesh, SMALL), jax.jit({NARROW}(partial(dense, SMALL)))
     for _ in range({MOST_DRAWN}):  # till each entry was right, where some hang on rounding, unsharded too
 {textwrap.indent(drawn, " " * 8)}
     return 1"""

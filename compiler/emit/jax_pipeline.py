@@ -16,6 +16,7 @@ from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from .jax_main import DRAW
 from .jax_source import step_names
+from .jax_text import NARROW
 
 
 @record
@@ -44,6 +45,7 @@ def emit_pipeline(model: str, stages: Sequence[StageModule]) -> str:
     streams = [bool(host_tensors(stage.spmd)) for stage in stages]
     listed = ", ".join(f"stage_{n}" for n in range(1, len(stages) + 1))
     return TEXT.format(
+        narrow=NARROW,
         said=said,
         draw=DRAW,
         imports="\n".join(imports),
@@ -180,7 +182,7 @@ def main() -> int:
         values, left = dict(batch), ()
         for s, (stage, cfg) in enumerate(zip(STAGES, configs, strict=True)):
             held = (params[s], caches[s][m]) if CACHED[s] else (params[s],)
-            made = jax.jit(partial(stage.dense, cfg))(*held, *(values[name] for name in TAKES[s]))
+            made = jax.jit({narrow}(partial(stage.dense, cfg)))(*held, *(values[name] for name in TAKES[s]))
             if CACHED[s]:
                 made, after = made
                 kept[s].append(after)

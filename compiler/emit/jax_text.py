@@ -30,6 +30,7 @@ NUMPY = {
     Dtype.INT4: "int4",
     Dtype.I32: "int32",
 }
+NARROW = "jax.enable_x64(False)"  # of a function, whose places are then of 32 bits, as those that count what is filled
 CHOSEN = (Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4, Dtype.E8M0)  # narrow floats, which a check replaces by wide ones
 # Weakest first.
 WIDTHS = (Dtype.I32, Dtype.INT4, Dtype.INT8, Dtype.FP4, Dtype.E8M0, Dtype.FP8, Dtype.BF16, Dtype.F16, Dtype.F32)

@@ -24,12 +24,27 @@ main(x: f32[B,E]) {
   return y
 }"""
 PINS = Source("p", "stored x BE_x\nstored Wr E_xX\n")
+CACHED = """dim B, L, M, Q = 32
+main(x: bf16[B,L,Q]) {
+  cache keys: bf16[B,M,Q]
+  ks = append(keys, x, L into M)
+  s[B,L,M] = x[B,L,Q] * ks[B,M,Q]
+  p = softmax(s, over=M, mask=causal(L, M))
+  y[B,L,Q] = p[B,L,M] * ks[B,M,Q]
+  return y
+}
+phase decode { B = 8, L = 1, M = 16 }"""
 RUN = "import runpy, sys\nfor path in sys.argv[1:]:\n    print('code', runpy.run_path(path, {}, 'm')['main']())"
 
 
-def emitted(text: str) -> str:
+def emitted(text: str, phase: str = "main") -> str:
     """The module of a program on two chips, which compares itself at full size."""
-    one = compile_phase(with_pins(parse(text), PINS), "main", Mesh.parse("2"), Options(Hardware.load("h100")))
+    one = compile_phase(
+        with_pins(parse(text), PINS) if phase == "main" else parse(text),
+        phase,
+        Mesh.parse("2"),
+        Options(Hardware.load("h100")),
+    )
     return emit_jax(one.program, one.spmd, one.estimate, small=one.spmd)
 
 
@@ -52,3 +67,10 @@ def test_where_nothing_is_decided_numbers_are_drawn_once() -> None:
     assert "for _ in range(" in emitted(CHOOSING)
     plain = CHOOSING.replace("choose(k, over=X, keep=2)", "exp(k)")
     assert "for _ in range(" not in emitted(plain)
+
+
+def test_modules_run_where_jax_has_numbers_of_64_bits(tmp_path: Path) -> None:
+    path = tmp_path / "cached.py"
+    path.write_text(emitted(CACHED, "decode"))
+    done = run_code(f"import jax\njax.config.update('jax_enable_x64', True)\n{RUN}", str(path), timeout=120)
+    assert done.stdout.endswith("code 0\n"), done.stderr

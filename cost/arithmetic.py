@@ -46,6 +46,14 @@ def arithmetics(spmd: SpmdProgram) -> set[Arithmetic]:
     return {arithmetic(placed.item.op, values) for placed in walk(spmd.body) if isinstance(placed.item, Compute)}
 
 
+def multiplied(spmd: SpmdProgram) -> set[Dtype]:
+    """The types of what the products of a sharded program multiply."""
+    values = {value.name: value.value for value in spmd.values}
+    ops = (placed.item.op for placed in walk(spmd.body) if isinstance(placed.item, Compute))
+    products = (factors(op, values)[0] for op in ops if isinstance(op, Einsum))
+    return {one.dtype for found in products if len(found) > 1 for one in found}
+
+
 @record
 class Factor:
     """What an einsum reads or makes, by its indices, and its type; `chosen`: rows, of chosen entries alone; `grouped`:

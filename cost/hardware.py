@@ -182,15 +182,16 @@ class Calibrated:
 class Hardware:
     """One chip and its network, and what serves on it.
 
-    `peak_flops_per_s` is dense bf16. `peak_f32_flops_per_s`: of products of f32 as XLA does them where no precision is
-    asked for, as modules do not: in TF32 on GPUs that have it, in bf16, None here, on TPUs. `network_bytes_per_s` is
-    all that a chip can send, the one bandwidth of the flat convention. `between_bytes_per_s` is what a chip can send to
-    other nodes or slices, None where that is not known. Latencies count in the links convention only. `measured_like`:
-    the preset of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
-    `matmul_share`: the share of the peak that its large matmuls are published to reach; it counts in the place of that
-    chip's. `protocols`: what collectives behind a switch take, of the kinds that were measured, without what `engine`
-    has of its own. `engine`: what serves. `priced_on`: when the price held. `host`: None where that is not known.
-    `tpu_compiler`: None where there is none.
+    `peak_flops_per_s` is dense bf16, or f16 where the chip has no bf16 (`peak_dtype`). `peak_f32_flops_per_s`: of
+    products of f32 as XLA does them where no precision is asked for, as modules do not: in TF32 on GPUs that have
+    it, in bf16, None here, on TPUs. `network_bytes_per_s` is all that a chip can send, the one bandwidth of the
+    flat convention. `between_bytes_per_s` is what a chip can send to other nodes or slices, None where that is not
+    known. Latencies count in the links convention only. `measured_like`: the preset of the nearest chip that was
+    measured, whose shares and latencies count where none are known of this one. `matmul_share`: the share of the
+    peak that its large matmuls are published to reach; it counts in the place of that chip's. `protocols`: what
+    collectives behind a switch take, of the kinds that were measured, without what `engine` has of its own.
+    `engine`: what serves. `priced_on`: when the price held. `host`: None where that is not known. `tpu_compiler`:
+    None where there is none.
     """
 
     name: str
@@ -215,6 +216,7 @@ class Hardware:
     engine: Engine | None = None
     host: Host | None = None
     tpu_compiler: TpuCompiler | None = None
+    peak_dtype: Dtype = Dtype.BF16
 
     @classmethod
     def load(cls, name: str, datasheet: bool = False) -> Hardware:
@@ -443,6 +445,8 @@ def parse_hardware(source: Source) -> Hardware:
     if "convention" in network:
         network["convention"] = Convention(network["convention"])
     parts = tables[""] | tables["datasheet"] | network
+    if "peak_dtype" in parts:
+        parts["peak_dtype"] = Dtype(parts["peak_dtype"])
     measured = Calibrated(**calibrated)
     return Hardware(
         **parts,

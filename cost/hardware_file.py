@@ -123,6 +123,7 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
     "": {"name": Field("text"), "measured_like": Field("text", required=False)},
     "datasheet": {
         "peak_flops_per_s": RATE,
+        "peak_dtype": Field("choice", required=False, choices=("bf16", "f16")),
         "peak_int8_ops_per_s": MAYBE_RATE,
         "peak_f32_flops_per_s": MAYBE_RATE,
         "peak_fp8_flops_per_s": MAYBE_RATE,

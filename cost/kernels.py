@@ -224,6 +224,7 @@ class _Kernels:
         pointwise ops before them."""
         rows: set[int] = set()  # that are no part of a matmul's kernel
         waiting: set[int] = set()  # for the reductions that read them
+        spread: list[int] = []  # those that no matmul's kernel makes
         largest: dict[tuple[object, ...], int] = {}  # the first op that looks for them
         later = self._made_where_read()
         for n, node in enumerate(self.ops.nodes):
@@ -240,14 +241,26 @@ class _Kernels:
             elif self._only_reduced(n):
                 waiting.add(n)
                 self._follow(n, (m for m in makers if m in waiting or m in rows))
-            elif last := self._last(n, makers):
+            elif (last := self._last(n, makers)) and (rows & {*last} or not self._spreads(n, makers)):
                 self._join([*last, n])
                 rows |= {n} if rows & {*last} else set()
             else:
                 rows.add(n)
+                spread += [n] if last else []
+        for n in reversed(spread):
+            if rows.issuperset(self.ops.readers.get(self.ops.nodes[n].op.result, ())):
+                self._joins_readers(n)
         alone = [n for n in sorted(later, reverse=True) if not self._joins_readers(n)]
         for n in alone[::-1]:
             self._join([n, *self._last(n, self.ops.makers(n))])
+
+    def _spreads(self, n: int, makers: Sequence[int]) -> bool:
+        """Whether a pointwise op makes more than each of what it follows has, as an outer product does: of what a
+        matmul's kernel makes no part of it holds all that some of that is made of."""
+        own = self.elements[self.ops.nodes[n].op.result]
+        return _is_pointwise(self.ops.nodes[n]) and all(
+            self.elements[self.ops.nodes[m].op.result] < own for m in makers
+        )
 
     def _made_where_read(self) -> set[int]:
         """The pointwise ops that are of the kernel of what reads them, not of what they follow: those on weights, which

@@ -123,8 +123,8 @@ def test_a_plan_says_what_of_its_prices_was_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mesh", "links"),
     [
-        ("node=2", "links of 50 GB/s between nodes"),
-        ("node=2,gpu=2", "links of 450 GB/s and 50 GB/s between nodes"),
+        ("node=2", "links of 50 GB/s between 2 nodes of 1"),
+        ("node=2,gpu=2", "links of 450 GB/s and 50 GB/s between 2 nodes of 2"),
     ],
 )
 def test_a_plan_over_nodes_says_what_joins_them_and_that_it_was_not_measured(

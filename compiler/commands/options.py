@@ -174,7 +174,8 @@ Capacity = Annotated[
     typer.Option(
         metavar="TIMES|full",
         help="How many chosen entries, such as tokens at their experts, an emitted JAX module and its plan have room "
-        "for: so many times what is expected, what is beyond is dropped and counted; or all that may be chosen.",
+        "for: so many times what is expected, what is beyond is dropped and counted; or all that may be chosen, of "
+        "which the plan counts what is expected.",
     ),
 ]
 Skew = Annotated[
@@ -204,7 +205,7 @@ MostSequences = Annotated[
     bool,
     typer.Option(
         "--best-batch",
-        help="With `--offload` or `--stages`: the batch of most sequences a second, of those that fit.",
+        help="With `--offload` or `--stages`: the batch of most sequences a second, of those that fit, to a sixteenth.",
     ),
 ]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of; memory: what a chip stores.")]

@@ -40,7 +40,7 @@ def meshes_of(text: str | Mesh, hardware: Hardware, any_shape: bool = False) -> 
     """The mesh that a text names, or for a count of chips every shape of slice that the hardware offers; with
     `any_shape` also those that are not offered.
 
-    A torus offers slices of as many axes as it has, of the shapes that its file lists. Behind switches a count is a
+    A torus offers slices of as many axes as it has, of the shapes that its file lists. Behind switches a count is any
     part of a node, or whole nodes: axes of nodes stand before those in a node, whose chips go on one axis or
     several. Raises InputError when the text is no mesh, or a count of which nothing is offered, and for a mesh that
     has `any_shape` beside it.
@@ -57,9 +57,12 @@ def meshes_of(text: str | Mesh, hardware: Hardware, any_shape: bool = False) -> 
         case Switch(node_chips):
             found = _node_shapes(mesh.chips, node_chips) if any_shape or _whole_nodes(mesh.chips, node_chips) else ()
     if not found:
-        hint = "name its shape, as `4x4x4`, or add `--any-shape`"
         counted = "one chip" if mesh.chips == 1 else f"{mesh.chips} chips"
-        raise fail(f"No slice of {counted} of {hardware.chip} is offered.", hint=hint)
+        said, shape = f"No slice of {counted} of {hardware.chip} is offered.", "4x4x4"
+        if isinstance(hardware.fabric, Switch):
+            said = f"{counted} of {hardware.chip} fill no whole nodes, which have {hardware.fabric.node_chips}."
+            shape = "node=2,gpu=6"
+        raise fail(said, hint=f"name its shape, as `{shape}`, or add `--any-shape`")
     return found
 
 
@@ -73,7 +76,8 @@ def meshes_to_compile(
         if any_shape or not _is_count(text):
             raise
         found = meshes_of(text, hardware, any_shape=True)
-        hint = "what is planned for are shapes that nobody can rent"
+        behind = isinstance(hardware.fabric, Switch)
+        hint = f"what is planned for are {'nodes filled in part' if behind else 'shapes that nobody can rent'}"
         return found, (Diagnostic(error.diagnostics[0].message, hint=hint, severity="warning"),)
 
 
@@ -82,7 +86,8 @@ def _is_count(text: str | Mesh) -> bool:
 
 
 def _whole_nodes(chips: int, node_chips: int) -> bool:
-    return node_chips % chips == 0 if chips < node_chips else chips % node_chips == 0
+    """Whether chips are a part of one node, of which any number may be taken, or fill some."""
+    return chips < node_chips or chips % node_chips == 0
 
 
 def _node_shapes(chips: int, node_chips: int) -> tuple[Mesh, ...]:

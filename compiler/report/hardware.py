@@ -55,7 +55,7 @@ def hardware_sheet(hardware: Hardware) -> str:
 
 
 def _datasheet(chip: Hardware) -> Iterator[Row]:
-    yield "bf16", f"{_number(chip.peak_flops_per_s / 1e12)} Tflop/s"
+    yield chip.peak_dtype.value, f"{_number(chip.peak_flops_per_s / 1e12)} Tflop/s"
     if chip.peak_int8_ops_per_s is not None:
         yield "int8", f"{_number(chip.peak_int8_ops_per_s / 1e12)} Top/s"
     if chip.peak_f32_flops_per_s is not None:

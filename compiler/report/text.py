@@ -11,15 +11,12 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from ...cost.arithmetic import arithmetics
 from ...cost.blocks import Block, blocks_of
 from ...cost.estimate import Estimate, Totals, local_bytes
-from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
-from ...cost.hardware_file import MEASURED_KINDS
+from ...cost.hardware import Convention, Rule
 from ...cost.kept_caches import kept_bytes
 from ...cost.memory import Point
 from ...cost.network import Network
-from ...cost.topology import islands
 from ...ir.dataflow import moves
 from ...ir.diagnostics import plural
 from ...ir.layout import format_layout
@@ -32,6 +29,7 @@ from ...passes.plan import Objective, Outcome, Plan
 from ..plan.compiled import Compilation, CompiledPhase, memory_is_limit
 from ..simulate.check_report import ERROR_TOLERANCE, CheckReport
 from ..text.terminal import count_text, gap_text, share_text, table, time_text
+from .priced_at import basis_text, engine_text, network_text, products_text
 
 MOST_NAMED = 3  # of the values that are live at the worst point
 LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
@@ -77,11 +75,11 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
         + (f", {hardware.room_bytes / 1e9:.2f} GB for a program" if hardware.room_bytes < hardware.hbm_bytes else "")
     )
     network = Network(hardware, spmd.mesh)
-    yield f"  network   {_network(network)}"
-    yield f"  priced at {_basis(network)}"
+    yield f"  network   {network_text(network)}"
+    yield f"  priced at {basis_text(network)}"
     if hardware.engine is not None or hardware.calibrated.kernel_s:
-        yield f"  engine    {_engine(hardware.engine)}"
-    yield from (f"  products  {said}" for said in _narrow_products(compiled))
+        yield f"  engine    {engine_text(hardware.engine)}"
+    yield from (f"  products  {said}" for said in products_text(compiled))
     sizes = dict(spmd.sizes)
     pads = [f"{dim} {sizes[own]} to {sizes[dim]}" for dim, own in compiled.program.padding if sizes[own] < sizes[dim]]
     if pads:
@@ -97,75 +95,6 @@ def mean_text(spmd: SpmdProgram) -> str:
     """The sizes at which ops are timed, of dims that count what caches hold by and by."""
     sizes = dict(spmd.sizes)
     return ", ".join(f"the mean {dim} of {mean:,}, with places for {sizes[dim]:,}" for dim, mean in spmd.mean)
-
-
-def _network(network: Network) -> str:
-    """The network as the prices see it: links in a node or slice, and what joins several, where the mesh has any."""
-    hardware, mesh = network.hardware, network.mesh
-    if hardware.convention is Convention.FLAT:
-        return f"flat: {hardware.network_bytes_per_s / 1e9:.6g} GB/s for a chip, no latency"
-    far = network.crosses_nodes(mesh.names)
-    near = not far or any(not network.crosses_nodes([axis]) for axis in mesh.names if mesh.size(axis) > 1)
-    rates = [f"{hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s"] if near else []
-    if far and hardware.between_bytes_per_s is not None:
-        rates.append(f"{hardware.between_bytes_per_s / 1e9:.6g} GB/s between {islands(hardware)}")
-    links = f"links of {' and '.join(rates)}"
-    if hardware.protocols_over(nodes=False):
-        rest = f", others at {'that rate' if len(rates) == 1 else 'these rates'}" if hardware.unmeasured_kinds else ""
-        return f"{links}, {_measured_kinds(hardware)} as measured{' in a node' if far else ''}{rest}"
-    starts, hops = hardware.calibrated.collective_latency_s, hardware.hop_s
-    waits = [f"{1e6 * seconds:.3g} us a {what}" for what, seconds in (("collective", starts), ("hop", hops)) if seconds]
-    return f"{links}, {' and '.join(waits) or 'no latency'}"
-
-
-def _measured_kinds(hardware: Hardware) -> str:
-    """The collectives that were measured."""
-    rest = hardware.unmeasured_kinds
-    own = hardware.protocols_over(nodes=False)
-    return ", ".join(kind for kind in own if kind not in rest) if rest else "collectives"
-
-
-def _basis(network: Network) -> str:
-    """What prices rest on."""
-    hardware = network.hardware
-    found, rest = hardware.calibrated, hardware.unmeasured_kinds
-    far, bare = "", len(rest) == len(MEASURED_KINDS)
-    if not bare and hardware.convention is Convention.LINKS and network.crosses_nodes(network.mesh.names):
-        kind = islands(hardware)
-        far = f"; between {kind} as in a {kind.removesuffix('s')}, which was not measured"
-    if hardware.ops_at_peaks and bare:
-        rests = "peaks, which no chip reaches"
-        preset = hardware.chip in presets()
-        known = preset and not Hardware.load(hardware.chip).at_peaks
-        return rests + (
-            "; leave out `--datasheet` for measured figures" if known else "; `escc calibrate` fits figures"
-        )
-    if hardware.ops_at_peaks:
-        return f"peaks of arithmetic and HBM, which no chip reaches; {_measured_kinds(hardware)} as measured{far}"
-    like = f", those of {hardware.measured_like}" if hardware.measured_like else ""
-    compute, hbm = found.compute_efficiency, found.hbm_efficiency
-    kernel = f", {1e6 * found.kernel_s:.2g} us a kernel" if found.kernel_s else ""
-    some = "" if bare else f" in {', '.join(rest)}"
-    links = f"; links at the datasheet's rate{some}" if rest else ""
-    return f"shares of the peaks that were measured{like}: compute {compute:.0%}, HBM {hbm:.0%}{kernel}{links}{far}"
-
-
-def _engine(engine: Engine | None) -> str:
-    if engine is None:
-        return "none: kernels and collectives alone"
-    layer = f", {1e6 * engine.layer_s:.3g} us a layer" if engine.layer_s else ""
-    return f"{engine.name}: {1e3 * engine.step_s:.3g} ms a step{layer}"
-
-
-def _narrow_products(compiled: CompiledPhase) -> Iterator[str]:
-    """In what products of values in few bits with others are done, of each kind that the chip could do quicker."""
-    hardware = compiled.hardware
-    for one in sorted(arithmetics(compiled.spmd), key=lambda each: (each.dtype, each.fewer or "")):
-        if one.fewer is not None and hardware.narrow_peaks.get(one.fewer, 0.0) > hardware.peak_flops_per_s:
-            done = hardware.done_in(one)
-            engine = hardware.engine if done is one.fewer else None
-            how = "as the module does them" if engine is None else f"to which {engine.name} brings both"
-            yield f"of {one.fewer} with {one.dtype} in {done}, {how}"
 
 
 def _stored(compiled: CompiledPhase) -> Iterator[str]:

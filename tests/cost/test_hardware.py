@@ -186,7 +186,7 @@ def test_a_name_of_any_characters_can_be_written() -> None:
 
 def test_fields_say_their_unit() -> None:
     unit = re.compile(r"_(per_s|bytes|s|chips|hour|efficiency)$")
-    unitless = {"name", "wrap", "axes_at_once", "op_rule", "dimensions", "convention", "error"}
+    unitless = {"name", "wrap", "axes_at_once", "op_rule", "dimensions", "convention", "error", "peak_dtype"}
     unitless |= {
         "gathers",
         "quantises",
@@ -201,6 +201,13 @@ def test_fields_say_their_unit() -> None:
     }
     tables = [*HARDWARE.tables.values(), *ENGINE.tables.values()]
     assert [n for fields in tables for n in fields if not unit.search(n) and n not in unitless] == []
+
+
+def test_every_gpu_says_at_what_rate_it_multiplies_f32() -> None:
+    written = sorted((Path(__file__).parents[2] / "examples" / "hardware").glob("*.toml"))
+    assert written
+    for chip in (Hardware.load(str(name), datasheet=True) for name in (*presets(), *written)):
+        assert isinstance(chip.fabric, Torus) == (chip.peak_f32_flops_per_s is None), chip.name
 
 
 def test_files_have_the_fields_of_what_they_describe() -> None:

@@ -167,6 +167,44 @@ def test_pointwise_ops_after_a_matmul_are_of_its_kernel() -> None:
     assert set().union(*moved(some).values()) == {"x", "W", "b"}
 
 
+def test_an_outer_product_is_of_no_matmuls_kernel() -> None:
+    """No part of a matmul holds a block of `k` and its block of `v`, which other columns are."""
+    program = read("""dim N = 8, D = 8
+    main(x: bf16[B,E]) {
+      param Wk: bf16[E,N]
+      param Wv: bf16[E,D]
+      k[B,N] = x[B,E] * Wk[E,N]
+      v[B,D] = x[B,E] * Wv[E,D]
+      y[B,N,D] = k[B,N] * v[B,D]
+      return y
+    }""")
+    some = launched(program)
+    assert kernels(some.values()) == 2 and written(some) == {"k", "v", "y"}
+    assert moved(some)["y"] == {"k", "v"}
+
+
+def test_a_state_is_brought_up_to_date_in_one_kernel() -> None:
+    """As by linear attention: what is forgotten and what comes in, each larger than the projection that it is of."""
+    program = read("""dim N = 8, D = 8
+    main(x: bf16[B,E], S: bf16[B,N,D]) {
+      param Wk, Wq: bf16[E,N]
+      param Wv: bf16[E,D]
+      param Wf: bf16[E]
+      k[B,N] = x[B,E] * Wk[E,N]
+      q[B,N] = x[B,E] * Wq[E,N]
+      v[B,D] = x[B,E] * Wv[E,D]
+      f[B] = x[B,E] * Wf[E]
+      kv[B,N,D] = k[B,N] * v[B,D]
+      after = S * sigmoid(f) + kv
+      y[B,D] = q[B,N] * after[B,N,D]
+      return y, after
+    }""")
+    some = launched(program)
+    state = {name: one for name, one in some.items() if name in ("kv", "after") or name.startswith("after.")}
+    assert kernels(state.values()) == 1 and kernels(some.values()) == 3
+    assert written(some) & state.keys() == {"after"}
+
+
 def test_a_chain_of_pointwise_ops_is_a_kernel() -> None:
     program = read("""main(x: bf16[B,E], y: bf16[B,E]) {
       a = exp(x)

@@ -23,7 +23,7 @@ from escc.compiler.plan.shapes import (
     slice_shapes,
 )
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Hardware
+from escc.cost.hardware import Hardware, Switch
 from escc.cost.topology import Level, place_axes
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
@@ -126,6 +126,8 @@ def test_a_count_is_every_shape_and_a_mesh_is_itself() -> None:
         ("tpu-v5e", 32, ["4x8"]),
         ("tpu-v5e", 1, ["1"]),
         ("h100", 4, ["4", "2x2"]),
+        ("h100", 3, ["3"]),
+        ("h100", 6, ["6", "2x3"]),  # of a node any number of chips may be taken
         ("h100", 16, ["node=2,x=8", "node=2,x=2,y=4", "node=2,x=2,y=2,z=2"]),
         ("h100", 32, ["node=4,x=8", "node=4,x=2,y=4", "2x2x8", "node=4,x=2,y=2,z=2", "2x2x2x4"]),
     ],
@@ -134,15 +136,24 @@ def test_slices_are_those_that_are_offered(chip: str, chips: int, offered: list[
     assert [mesh_name(mesh) for mesh in meshes_of(str(chips), Hardware.load(chip))] == offered
 
 
-@pytest.mark.parametrize(("chip", "chips"), [("tpu-v4", 2), ("tpu-v4", 24), ("tpu-v5e", 12), ("h100", 3), ("h100", 12)])
+@pytest.mark.parametrize(
+    ("chip", "chips"), [("tpu-v4", 2), ("tpu-v4", 24), ("tpu-v5e", 12), ("h100", 20), ("h100", 12)]
+)
 def test_a_count_of_which_nothing_is_offered(chip: str, chips: int) -> None:
     hardware = Hardware.load(chip)
-    with pytest.raises(InputError, match=f"No slice of {chips} chips"):
+    behind = isinstance(hardware.fabric, Switch)
+    said = (
+        f"{chips} chips of h100 fill no whole nodes, which have 8."
+        if behind
+        else f"No slice of {chips} chips of {chip}"
+    )
+    with pytest.raises(InputError, match=said):
         meshes_of(str(chips), hardware)
     every = meshes_of(str(chips), hardware, any_shape=True)
     assert every and {mesh.chips for mesh in every} == {chips}
     found, [warning] = meshes_to_compile(str(chips), hardware)
     assert found == every and warning.severity == "warning"
+    assert ("nobody can rent" in (warning.hint or "")) != behind
 
 
 def test_axes_of_nodes_lie_between_nodes_and_the_others_in_one() -> None:

@@ -247,6 +247,41 @@ def test_a_cache_that_is_read_as_it_was_is_said_to_be_copied(read: str, said: bo
     assert (line in text.splitlines()) == said
 
 
+@pytest.mark.parametrize(
+    ("chip", "said"),
+    [
+        ("v100", ["of bf16 at the rate of f16: v100 has no arithmetic in bf16"]),
+        ("h100", []),
+        ("tpu-v5p", []),  # which multiplies f32 in bf16
+        (None, ["of f32 at the rate of bf16: the hardware's file has no `peak_f32_flops_per_s`"]),
+    ],
+)
+def test_a_plan_says_at_what_rate_products_are_done_that_have_none_of_their_own(
+    chip: str | None, said: list[str]
+) -> None:
+    program = parse("""dim B = 4, E = 64, F = 64
+    main(x: bf16[B,E], n: f32[B,E]) {
+      param W: bf16[E,F]
+      param V: f32[E,F]
+      y[B,F] = x[B,E] * W[E,F]
+      z[B,F] = n[B,E] * V[E,F]
+      return y, z
+    }""")
+    hardware = Hardware.load(chip) if chip else replace(Hardware.load("h100"), peak_f32_flops_per_s=None)
+    text = report(compile_phase(program, "main", Mesh.parse("1"), Options(hardware)))
+    assert [line[len("  products  ") :] for line in text.splitlines() if line.startswith("  products")] == said
+
+
+def test_a_plan_says_of_which_chip_its_shares_are() -> None:
+    """That of a V100's matmuls is published, of no other chip; all else is an H100's."""
+    program = load(EXAMPLES / "feed-forward.esti")
+    text = report(compile_phase(program, "main", Mesh.parse("4"), Options(Hardware.load("v100"))))
+    assert "collectives as measured on h100\n" in text
+    assert "those of h100-measured but for compute: compute 66%, HBM 86%" in text
+    own = report(compile_phase(program, "main", Mesh.parse("4"), Options(Hardware.load("a100-80"))))
+    assert "those of h100-measured: compute 79%" in own
+
+
 FP4, FP8 = (f"of {name} with bf16 in bf16, as the module does them" for name in ("fp4", "fp8"))
 SERVED = "of fp8 with bf16 in fp8, to which vllm brings both"
 

@@ -374,8 +374,8 @@ def test_what_is_given_to_each_phase_is_a_share_of_the_room_for_a_program() -> N
 def test_what_cannot_be_met_says_why() -> None:
     [found] = serve(request(Limits(1e-6)), places([2], [H100], [None], [None]), jobs=1)
     assert found.served is None and "a token takes" in str(found.reason)
-    none = best_at(request(Limits()), places([3], [H100], [None], [None])[0])
-    assert none.served is None and "No slice of 3 chips" in str(none.reason)
+    none = best_at(request(Limits()), places([12], [H100], [None], [None])[0])
+    assert none.served is None and "12 chips of h100 fill no whole nodes" in str(none.reason)
 
 
 def test_places_are_ranked_by_what_is_wanted() -> None:

@@ -179,7 +179,7 @@ def test_a_wrong_emitted_program_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         return text.replace(*change)
 
     one = prepared(program(MODEL, "stored layer.keys BMK_xQ\nstored layer.values BMK_xQ\n"), "2", 5)
-    second_fails = ("jax.jit(sharded", "(1 / 0 if jax.process_index() else jax.jit)(sharded")
+    second_fails = ("return jax.jit(", "return (1 / 0 if jax.process_index() else jax.jit)(")
     monkeypatch.setattr(in_jax, "emit_jax", lambda *a: broken(second_fails, *a))
     with pytest.raises(InternalError, match=r"the emitted program does not run: ZeroDivisionError"):
         generate_jax(one, 2)

@@ -6,10 +6,11 @@ scores to the weighted values, with its softmax and masks, and with biases for p
 of fewer numbers; scores and what weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it,
 of rows longer than a part of a kernel holds with those before it alone. A kernel ends before another reads what it
 makes, and so none reads what is made of its own results. What is made of weights alone is of the kernel that multiplies
-by it, and what spreads a value, as over a bias, of the one that adds it to something else. Scores that something else
-reads, as a second attention or a second product of one, are held whole: what makes them writes them, and each attention
-reads them, as far as masks show them to it. Values that no tensor enters into, such as masks and places, are made where
-they are read.
+by it, and what spreads a value, as over a bias, of the one that adds it to something else. What makes more than all
+that it follows, as an outer product of two projections, is of no matmul's kernel. Scores that something else reads, as
+a second attention or a second product of one, are held whole: what makes them writes them, and each attention reads
+them, as far as masks show them to it. Values that no tensor enters into, such as masks and places, are made where they
+are read.
 
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.

@@ -75,6 +75,7 @@ def basis_text(network: Network) -> str:
 
 
 def engine_text(engine: Engine | None) -> str:
+    """What serves, and what that takes beside kernels and collectives."""
     if engine is None:
         return "none: kernels and collectives alone"
     layer = f", {1e6 * engine.layer_s:.3g} us a layer" if engine.layer_s else ""

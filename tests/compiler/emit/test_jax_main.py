@@ -37,14 +37,10 @@ phase decode { B = 8, L = 1, M = 16 }"""
 RUN = "import runpy, sys\nfor path in sys.argv[1:]:\n    print('code', runpy.run_path(path, {}, 'm')['main']())"
 
 
-def emitted(text: str, phase: str = "main") -> str:
+def emitted(text: str, pins: Source | None = PINS, phase: str = "main") -> str:
     """The module of a program on two chips, which compares itself at full size."""
-    one = compile_phase(
-        with_pins(parse(text), PINS) if phase == "main" else parse(text),
-        phase,
-        Mesh.parse("2"),
-        Options(Hardware.load("h100")),
-    )
+    program = parse(text) if pins is None else with_pins(parse(text), pins)
+    one = compile_phase(program, phase, Mesh.parse("2"), Options(Hardware.load("h100")))
     return emit_jax(one.program, one.spmd, one.estimate, small=one.spmd)
 
 
@@ -71,6 +67,6 @@ def test_where_nothing_is_decided_numbers_are_drawn_once() -> None:
 
 def test_modules_run_where_jax_has_numbers_of_64_bits(tmp_path: Path) -> None:
     path = tmp_path / "cached.py"
-    path.write_text(emitted(CACHED, "decode"))
+    path.write_text(emitted(CACHED, None, "decode"))
     done = run_code(f"import jax\njax.config.update('jax_enable_x64', True)\n{RUN}", str(path), timeout=120)
     assert done.stdout.endswith("code 0\n"), done.stderr

@@ -25,7 +25,7 @@ layout, as a kernel of their own, is not counted: the search prices each op by i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -226,7 +226,7 @@ class _Kernels:
         rows: set[int] = set()  # that are no part of a matmul's kernel
         waiting: set[int] = set()  # for the reductions that read them
         spread: list[int] = []  # those that no matmul's kernel makes
-        largest: dict[tuple[object, ...], int] = {}  # the first op that looks for them
+        first: dict[tuple[object, ...], int] = {}  # op that looks for the largest, or that reduces some values so
         later = self._made_where_read()
         for n, node in enumerate(self.ops.nodes):
             if n in self.ops.constant or n in self.attention or n in later or node.role is Role.MATMUL:
@@ -234,10 +234,7 @@ class _Kernels:
             makers = [m for m in self.ops.makers(n) if m not in later]
             if node.role is Role.REDUCTION:
                 before = [m for m in makers if m in rows or m in waiting]
-                if isinstance(node.op, TopK):  # which are largest is found once, whatever is picked of them
-                    same = node.op.keys, node.op.over, self.elements[node.op.result], node.region
-                    before.append(largest.setdefault(same, n))
-                self._follow(n, before)
+                self._follow(n, [*before, first.setdefault(self._reduced(n, waiting), n)])
                 rows.add(n)
             elif self._only_reduced(n):
                 waiting.add(n)
@@ -254,6 +251,22 @@ class _Kernels:
         alone = [n for n in sorted(later, reverse=True) if not self._joins_readers(n)]
         for n in alone[::-1]:
             self._join([n, *self._last(n, self.ops.makers(n))])
+
+    def _reduced(self, n: int, waiting: Set[int]) -> tuple[object, ...]:
+        """What a reduction is of: those that are of the same read it once. Which are largest is found once, whatever is
+        picked of them; sums of a value and of its squares are made in one go."""
+        node = self.ops.nodes[n]
+        if isinstance(node.op, TopK):
+            return node.op.keys, node.op.over, self.elements[node.op.result], node.region
+        sources, left = set[str](), [*node.reads]
+        while left:
+            name = left.pop()
+            m = self.ops.maker.get(name)
+            if m is None or m not in waiting:
+                sources.add(name)
+            else:
+                left += self.ops.nodes[m].reads
+        return frozenset(sources), self.ops.dims[node.op.result], node.signature.contracted, node.region
 
     def _spreads(self, n: int, makers: Sequence[int]) -> bool:
         """Whether a pointwise op makes more than each of what it follows has, as an outer product does: of what a

@@ -701,6 +701,39 @@ def test_a_norm_is_of_the_kernel_of_the_sum_that_it_reads() -> None:
     assert set().union(*moved(some).values()) == {"x", "y", "scale"}
 
 
+@pytest.mark.parametrize(
+    ("other", "count", "reads"),
+    [
+        ("sum(x * x, over=E)", 1, 1),
+        ("max(exp(x) - 1, over=E)", 1, 1),
+        ("sum(x + y, over=E)", 2, 2),  # of something else as well
+        ("sum(y, over=E)", 2, 1),
+        ("sum(x * x, over=B)", 2, 2),  # whose rows are others
+    ],
+)
+def test_reductions_of_one_value_are_one_kernel(other: str, count: int, reads: int) -> None:
+    """As XLA fuses those of a layernorm: what they reduce is read once."""
+    program = read(f"""main(x: bf16[B,E], y: bf16[B,E]) {{
+      m = sum(x, over=E)
+      n = {other}
+      return m, n
+    }}""")
+    some = launched(program)
+    assert kernels(some.values()) == count
+    assert sum("x" in one.reads for one in some.values()) == reads
+
+
+def test_a_layernorm_is_one_kernel() -> None:
+    """Whichever way round its sums stand."""
+    sums = "t = sum(x * x, over=E)\n", "m = sum(x, over=E)\n"
+    for first, second in (sums, sums[::-1]):
+        for norm in ("layernorm(x, scale, over=E)", "(x - m) * rsqrt(t - m * m) * scale"):
+            own = "" if "over" in norm else first + second
+            some = launched(read(f"main(x: bf16[B,E]) {{\nparam scale: bf16[E]\n{own}return {norm}\n}}"))
+            assert kernels(some.values()) == 1 and written(some) == {"return"}
+            assert sorted(name for one in some.values() for name in one.reads) == ["scale", "x"]
+
+
 def test_a_norm_of_keys_is_no_part_of_attention() -> None:
     """Which begins with the product of queries and keys, though caches of few bits reduce keys before."""
     text = ATTENTION.replace("bf16[B,M,F]", "fp8[B,M,F] * f32[B,M]").replace(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ...cost.hardware import Hardware, Switch, Torus
+from ...cost.topology import FAR_NAMES
 from ...ir.diagnostics import Diagnostic, InputError, fail, size_text
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
@@ -41,8 +42,8 @@ def meshes_of(text: str | Mesh, hardware: Hardware, any_shape: bool = False) -> 
     `any_shape` also those that are not offered.
 
     A torus offers slices of as many axes as it has, of the shapes that its file lists. Behind switches a count is any
-    part of a node, or whole nodes: axes of nodes stand before those in a node, whose chips go on one axis or
-    several. Raises InputError when the text is no mesh, or a count of which nothing is offered, and for a mesh that
+    part of a node, or whole nodes, with `any_shape` as many of each node as divide it: axes of nodes stand before
+    those in a node, whose chips go on one axis or several. Raises InputError when the text is no mesh, or a count of which nothing is offered, and for a mesh that
     has `any_shape` beside it.
     """
     mesh = text if isinstance(text, Mesh) else Mesh.parse(text)
@@ -55,7 +56,9 @@ def meshes_of(text: str | Mesh, hardware: Hardware, any_shape: bool = False) -> 
             every = slice_shapes(mesh.chips, torus.dimensions)
             found = tuple(one for one in every if any_shape or torus.offers(one.sizes))
         case Switch(node_chips):
-            found = _node_shapes(mesh.chips, node_chips) if any_shape or _whole_nodes(mesh.chips, node_chips) else ()
+            whole = [min(mesh.chips, node_chips)] if _whole_nodes(mesh.chips, node_chips) else []
+            parts = [k for k in range(min(mesh.chips, node_chips), 0, -1) if mesh.chips % k == 0]
+            found = _node_shapes(mesh.chips, parts if any_shape else whole, node_chips)
     if not found:
         counted = "one chip" if mesh.chips == 1 else f"{mesh.chips} chips"
         said, shape = f"No slice of {counted} of {hardware.chip} is offered.", "4x4x4"
@@ -90,18 +93,20 @@ def _whole_nodes(chips: int, node_chips: int) -> bool:
     return chips < node_chips or chips % node_chips == 0
 
 
-def _node_shapes(chips: int, node_chips: int) -> tuple[Mesh, ...]:
-    """The ways to write chips behind switches: nodes first, fewest axes first. An axis of nodes alone is called
-    `node`. Chips that fill no whole nodes take as many of each as divides them."""
-    inside = chips if chips <= node_chips else max(k for k in range(1, node_chips + 1) if chips % k == 0)
-    nodes, found = chips // inside, []
-    near = [shape for axes in range(1, MOST_AXES) for shape in _factors(inside, axes, 2) if len(shape) == axes]
-    far = [shape for axes in (1, 2) for shape in _factors(nodes, axes, 2) if len(shape) == axes]
-    for out in far or [()]:
-        for sizes in near or [()]:
-            if len(out) + len(sizes) <= MOST_AXES:
-                names = ("node", *DEFAULT_NAMES) if len(out) == 1 else DEFAULT_NAMES
-                found.append(Mesh(tuple(zip(names, (*out, *sizes) or (1,), strict=False))))
+def _node_shapes(chips: int, insides: Sequence[int], node_chips: int) -> tuple[Mesh, ...]:
+    """The ways to write chips behind switches, so many `insides` each node: nodes first, fewest axes first, of equal
+    ones those of the fullest nodes. An axis of nodes alone is called `node`; two that join nodes filled in part are
+    called so that they do, too."""
+    found = []
+    for inside in insides:
+        near = [shape for axes in range(1, MOST_AXES) for shape in _factors(inside, axes, 2) if len(shape) == axes]
+        far = [shape for axes in (1, 2) for shape in _factors(chips // inside, axes, 2) if len(shape) == axes]
+        for out in far or [()]:
+            for sizes in near or [()]:
+                if len(out) + len(sizes) <= MOST_AXES:
+                    far_names = FAR_NAMES[: len(out)] if len(out) == 1 or inside < node_chips else ()
+                    names = (*far_names, *DEFAULT_NAMES)
+                    found.append(Mesh(tuple(zip(names, (*out, *sizes) or (1,), strict=False))))
     return tuple(sorted(found, key=lambda mesh: len(mesh.sizes)))
 
 

@@ -156,6 +156,33 @@ def test_a_count_of_which_nothing_is_offered(chip: str, chips: int) -> None:
     assert ("nobody can rent" in (warning.hint or "")) != behind
 
 
+@pytest.mark.parametrize("chips", [3, 8, 12, 16, 30])
+def test_nodes_of_any_shape_give_as_many_chips_each_as_divide_them(chips: int) -> None:
+    """Heads that 4 chips divide and 6 do not are quicker on more nodes."""
+    h100, found = Hardware.load("h100"), set[tuple[int, int]]()
+    for mesh in meshes_of(str(chips), h100, any_shape=True):
+        placed = place_axes(mesh, h100).values()
+        near = math.prod(axis.size for axis in placed if axis.level is Level.SWITCH)
+        far = math.prod(axis.size for axis in placed if axis.level is Level.BETWEEN)
+        found.add((far, near))
+    assert found == {(chips // near, near) for near in range(1, 9) if chips % near == 0}
+
+
+def test_shapes_in_nodes_filled_in_part_are_planned_and_the_quickest_is_found() -> None:
+    """Of heads, of which there are 8, a node has some."""
+    named = {
+        nodes: compile_count("12" if nodes is None else f"node={nodes},gpu={12 // nodes}") for nodes in (None, 2, 3, 4, 6)
+    }
+    assert named[None] == min(named.values()) == named[3] < named[2]
+
+
+def compile_count(chips: str) -> float:
+    """The price of a decode of LLaMA-3-8B for 12 sequences on H100s."""
+    model, options = load("llama-3-8b", {"B": 12}), Options(Hardware.load("h100"))
+    shapes = compile_shapes(model, ["decode"], meshes_to_compile(chips, options.hardware)[0], options)
+    return shapes[0].price
+
+
 def test_axes_of_nodes_lie_between_nodes_and_the_others_in_one() -> None:
     h100 = Hardware.load("h100")
     for mesh in meshes_of("32", h100):

@@ -18,9 +18,9 @@ is quicker than any network.
 Kernels are found from the ops alone, in whatever order they stand and whatever they are called, and moved copies count
 as what they are copies of: so the search and the sharded program see the same ones. The first op of a kernel begins it,
 of those that multiply fp8 or fp4 by other types where it has some, since an engine may take a kernel more for these.
-What several ops of a kernel read is counted once, in the copy that the largest of them reads: it has most arithmetic
-for the read to go on beside; but of what is looked up each reads rows of its own. That others may read it in another
-layout, as a kernel of their own, is not counted: the search prices each op by itself.
+What several ops of a kernel read is counted once, in the copy that the largest of them reads, of equals one that may not
+be partial: it has most arithmetic for the read to go on beside; but of what is looked up each reads rows of its own.
+That others may read it in another layout, as a kernel of their own, is not counted: the search prices each op by itself.
 """
 
 from __future__ import annotations
@@ -375,7 +375,10 @@ def _in_order(
         sig, kept = node.signature, node.op.keep if isinstance(node.op, Choose) else 0
         counted = tuple(sorted((times, shape(among)) for times, among in sig.counted))
         own = type(node.op).__name__, node.times, node.size, kept, counted, shape(sig.contracted)
-        uses = [(use.value, tuple((sizes[index], index in sig.result) for index in use.indices)) for use in sig.uses]
+        uses = [
+            (use.value, (place in sig.linear, tuple((sizes[index], index in sig.result) for index in use.indices)))
+            for place, use in enumerate(sig.uses)
+        ]
         vertices[node.op.result] = Vertex((*own, *what(node.op.result)), uses)
     by_name = {node.op.result: node for node in nodes}
     return [by_name[name] for name in in_order(vertices) if name in made]

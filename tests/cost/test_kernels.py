@@ -723,6 +723,20 @@ def test_reductions_of_one_value_are_one_kernel(other: str, count: int, reads: i
     assert sum("x" in one.reads for one in some.values()) == reads
 
 
+@pytest.mark.parametrize("weights", ["WiWg", "WgWi"])
+@pytest.mark.parametrize("product", ["silu(g) * u", "u * silu(g)"])
+def test_what_is_read_once_is_read_by_the_same_op_whatever_weights_are_called(weights: str, product: str) -> None:
+    """By the one that has to be complete: it reads all of the rows where the other may read a part of each."""
+    first, second = weights[:2], weights[2:]
+    program = read(f"""main(x: bf16[B,E]) {{
+      param {first}, {second}: bf16[E,F]
+      u[B,F] = x[B,E] * {first}[E,F]
+      g[B,F] = x[B,E] * {second}[E,F]
+      return {product}
+    }}""")
+    assert moved(launched(program)) == {"u": {first}, "g": {"x", second}}
+
+
 def test_a_layernorm_is_one_kernel() -> None:
     """Whichever way round its sums stand."""
     sums = "t = sum(x * x, over=E)\n", "m = sum(x, over=E)\n"

@@ -18,9 +18,10 @@ is quicker than any network.
 Kernels are found from the ops alone, in whatever order they stand and whatever they are called, and moved copies count
 as what they are copies of: so the search and the sharded program see the same ones. The first op of a kernel begins it,
 of those that multiply fp8 or fp4 by other types where it has some, since an engine may take a kernel more for these.
-What several ops of a kernel read is counted once, in the copy that the largest of them reads, of equals one that may not
-be partial: it has most arithmetic for the read to go on beside; but of what is looked up each reads rows of its own.
-That others may read it in another layout, as a kernel of their own, is not counted: the search prices each op by itself.
+What several ops of a kernel read is counted once, in the copy that the largest of them reads, of equals one that may
+not be partial: it has most arithmetic for the read to go on beside; but of what is looked up each reads rows of its
+own. That others may read it in another layout, as a kernel of their own, is not counted: the search prices each op by
+itself.
 """
 
 from __future__ import annotations

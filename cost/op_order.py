@@ -2,8 +2,8 @@
 
 Makers come before their readers. Ops as far from what there was before are told apart as the vertices of a graph are
 by colours: first by what they are, then by what they read and by what reads them, until no more are. Those that are
-left alike come in the order of what they read, and then of their names: which of them is which changes no price, as long
-as all that prices depend on is said of them.
+left alike come in the order of what they read, and then of their names: which of them is which changes no price, as
+long as all that prices depend on is said of them.
 """
 
 from __future__ import annotations

@@ -136,6 +136,13 @@ def copies_held(stored: Stored, repeats: Sequence[Repeat[Item]], micro_batches: 
     return (math.prod(counts) - count) * sets + min(count, (1 + ahead) * math.prod(counts[1:]))
 
 
+def streamed_in_vain(stored: Stored, inner: int) -> bool:
+    """Whether a parameter is streamed in so few repetitions, each with `inner` of it, that chips have room for all of
+    them as they come: none of it need come."""
+    streamed = stored.streamed
+    return stored.kind is Kind.PARAM and streamed is not None and streamed.count <= (1 + streamed.ahead) * inner
+
+
 def sets_of(stored: Stored, micro_batches: int) -> int:
     """How many there are of one repetition of a stored tensor: of a cache one for each batch that takes turns."""
     return micro_batches if stored.kind is Kind.CACHE else 1

@@ -43,7 +43,9 @@ def meshes_of(text: str | Mesh, hardware: Hardware, any_shape: bool = False) -> 
 
     A torus offers slices of as many axes as it has, of the shapes that its file lists. Behind switches a count is any
     part of a node, or whole nodes, with `any_shape` as many of each node as divide it: axes of nodes stand before
-    those in a node, whose chips go on one axis or several. Raises InputError when the text is no mesh, or a count of which nothing is offered, and for a mesh that
+    those in a node, whose chips go on one axis or several.
+
+    Raises InputError when the text is no mesh, or a count of which nothing is offered, and for a mesh that
     has `any_shape` beside it.
     """
     mesh = text if isinstance(text, Mesh) else Mesh.parse(text)

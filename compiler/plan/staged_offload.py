@@ -16,17 +16,20 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from ...cost.stages import Rounds
 from ...cost.streamed_sets import Bools, Floats, StoredIn, StreamedSets, stored_by_count
 from ...cost.streams import CopyBytes, host_of_stages, least_copies
 from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
+from ...ir.record import record
 from ...passes.options import Options
 from ...passes.plan import Cutoff
-from ...passes.stages.bounds import Bounds, Known, Split, Turns
+from ...passes.stages.bounds import Bounds, Known, Split, Turns, in_stages
 from ...passes.stages.choose_stages import refuse_division
 from ...passes.stages.divide import Stage, divide, turns
 from ...passes.stages.layers import whole_repetitions
+from ...passes.stages.opened import has_mean_streamed, with_least_streams
 from ...passes.stages.plan_stages import NEAR
 from ...passes.stages.staged_plan import NoPipeline, SlowPipelines, StagedPlan
 from .compiled import Compilation
@@ -45,6 +48,17 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
     cannot stream."""
     hardware = options.hardware
     return replace(options, hardware=replace(hardware, host=host_of_stages(hardware, mesh, axis)))
+
+
+@record(eq=False)
+class _Part:
+    """A stage, or all of them as one: by count what it stores, with what comes of that at the least, and the `places`
+    before and after its layers."""
+
+    stage: Stage | None
+    stored: Sequence[StoredIn]
+    coming: Sequence[StoredIn]
+    places: tuple[int, int]
 
 
 @dataclass
@@ -134,7 +148,7 @@ class _Pipelines(SetFamily[Staged]):
     def sets_least_s(self) -> Floats:
         """As `least_s`, for sets of tensors, of which stages hold their part evenly."""
         shape = len(self.sets.members), len(self.counts)
-        least_s, held = np.full(shape, math.inf), dict[tuple[int, Turns], tuple[Bools, Sequence[Floats]]]()
+        least_s, held = np.full(shape, math.inf), dict[tuple[int, tuple[str, Rounds]], tuple[Bools, Sequence[Floats]]]()
         known = [(no_more, plan.splits) for no_more, one in self.known() if (plan := _splits_of(one)) is not None]
         full = self.full_sets()
         for n, (split, layers_s) in enumerate(zip(self.splits, self.layers_s, strict=True)):
@@ -144,9 +158,9 @@ class _Pipelines(SetFamily[Staged]):
             for division in range(len(self._divisions)):
                 fits, fetching_s = ~full, np.zeros(shape)
                 for phase, rounds in split.rounds:
-                    of = division, (phase, rounds.micro_batches)
+                    of = division, (phase, rounds)
                     if of not in held:
-                        held[of] = self._held(*of)
+                        held[of] = self._held(division, phase, rounds)
                     fits &= held[of][0]
                     each_s = held[of][1]
                     fetching_s += rounds.seconds(np.add.reduce(each_s), np.maximum.reduce(each_s), np.maximum)
@@ -154,36 +168,48 @@ class _Pipelines(SetFamily[Staged]):
         return least_s
 
     @cached_property
-    def _divisions(self) -> list[list[tuple[Stage | None, Sequence[StoredIn], tuple[int, int]]]]:
-        """The stages of each division of few layers, what each stores by count and the places before and after its
-        layers; or all of them as one."""
-        bounds, found = self.bounds(0), list[list[tuple[Stage | None, Sequence[StoredIn], tuple[int, int]]]]()
-        for layers, stages in bounds.divisions.items() if bounds.few else [((), (None,))]:
-            divided = [[part.program for part in divide(one, layers)] if layers else [one] for one in self.programs]
-            ends = pairwise((0, *accumulate(layers or (bounds.layers,))))
-            every = zip(stages, zip(*divided, strict=True), ends, strict=True)
-            found.append([(stage, stored_by_count(programs), places) for stage, programs, places in every])
+    def _divisions(self) -> list[list[_Part]]:
+        """The stages of each division of few layers, or all of them as one."""
+        bounds, found = self.bounds(0), list[list[_Part]]()
+        if not bounds.few:
+            every = stored_by_count(self.programs)
+            coming = stored_by_count([with_least_streams(one, bounds.ways) for one in self.programs])
+            return [[_Part(None, every, coming, (0, bounds.layers))]]
+        for layers, stages in bounds.divisions.items():
+            divided = [[part.program for part in divide(one, layers)] for one in self.programs]
+            stored = [*map(stored_by_count, zip(*divided, strict=True))]
+            ends = pairwise((0, *accumulate(layers)))
+            found.append([*map(_Part, stages, stored, stored, ends)])
         return found
 
-    def _held(self, division: int, of: Turns) -> tuple[Bools, Sequence[Floats]]:
+    def _held(self, division: int, phase: str, rounds: Rounds) -> tuple[Bools, Sequence[Floats]]:
         """Which sets in which counts may fit with so many micro-batches in a phase, and what one of these takes at the
-        least in each stage for what comes, with what is no part of layers [sets, counts]. Of many layers some stage
-        stores the mean of all, and all take it."""
-        bounds, options = self.bounds(0), self.options
+        least in each stage for what comes, or its layers compute, with what is no part of layers [sets, counts]. Of
+        many layers some stage stores the mean of all, and takes it to come."""
+        bounds, options, of = self.bounds(0), self.options, (phase, rounds.micro_batches)
         ways, most = (1, max) if bounds.few else (bounds.ways, min)
         copies, lives, each_s = self._copies(of), bounds.lives(of), list[Floats]()
         fits = np.ones((len(self.sets.members), len(self.counts)), dtype=bool)
-        for stage, stored, (start, end) in self._divisions[division]:
-            held = StreamedSets.of(self.sets.names, stored, copies, of[1])
+        for part in self._divisions[division]:
+            stage, (start, end) = part.stage, part.places
+            held, coming = (
+                StreamedSets.of(self.sets.names, some, copies, of[1]) for some in (part.stored, part.coming)
+            )
             room = min(options.stored_bytes, options.capacity - most(lives[start:end]))
             fits &= held.stored_bytes(self.sets.at_most) <= ways * room * (1 + ROUNDING)
-            fetched_s = held.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways)
+            fetched_s = coming.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways)
             fits &= np.isfinite(fetched_s)
             fetched_s[~np.isfinite(fetched_s)] = 0.0  # it does not fit, whatever it takes
             if stage is None:
-                each_s += [np.where(fetched_s > 0, fetched_s + bounds.beside_s(of), 0.0) / ways] * ways
+                mean_s = held.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways) / ways
+                has_mean = [has_mean_streamed(one, ways) for one in self.programs] & np.isfinite(mean_s)
+                beside_s = np.where(fetched_s > 0, bounds.beside_s(of), 0.0)
+                most_s = np.where(has_mean, mean_s, 0.0) + beside_s / ways
+                each_s += in_stages(fetched_s + beside_s, most_s, ways)
             else:
-                each_s.append(fetched_s + bounds.around_s(stage.program, stage.inside, of) + bounds.handed_s(stage, of))
+                layers_s = bounds.layers_between_s(phase, rounds, start, end)
+                around_s = bounds.around_s(stage.program, stage.inside, of) + bounds.handed_s(stage, of)
+                each_s.append(np.maximum(fetched_s, layers_s) + around_s)
         return fits, each_s
 
     def _copies(self, of: Turns) -> Mapping[str, CopyBytes]:
@@ -237,11 +263,12 @@ def compile_streamed_stages(
     """The quickest pipeline along an axis that is found with weights, caches or both streamed, `ahead` layers before
     they are needed.
 
-    The bound is of all pipelines that stream any tensors of the same layers, or none: with each count of them none
-    computes quicker than one that keeps the least, nor fetches less than so many layers. Stages end between
-    repetitions, whatever these hold. Raises as `compile_staged`
-    does, InputError where stages cannot stream or the host cannot hold them, and Cutoff, with what all take at the
-    least, where none is found that takes less than `below`.
+    The bound is of all pipelines that stream none, or any tensors of the same layers, which stages share evenly, and of
+    which a stage has none that would all be there as they come: with each count of them none computes quicker than one
+    that keeps the least, nor fetches less than so many layers. Stages end between repetitions, whatever these hold.
+
+    Raises as `compile_staged` does, InputError where stages cannot stream or the host cannot hold them, and Cutoff,
+    with what all take at the least, where none is found that takes less than `below`.
     """
     refuse_division(program, mesh.size(axis), axis, whole=True)
     layered, program = program, whole_repetitions(program)

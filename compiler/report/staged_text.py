@@ -110,7 +110,7 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
 def among_text(staged: Staged) -> str:
     """Among which pipelines one was looked for, if not among all."""
     divisions = "" if staged.between == "layers" else f" among divisions between {staged.between}"
-    return divisions + (SAME_LAYERS if any(staged.streamed_layers) else "")
+    return divisions + (f"{SAME_LAYERS} that stages share evenly" if any(staged.streamed_layers) else "")
 
 
 def pipeline_check_text(staged: Staged) -> str:

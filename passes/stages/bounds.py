@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, combinations, groupby, pairwise, product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ from ..plan import NoPlan, Work
 from ..search.pinning import undivided
 from .divide import Stage, divide, inside_layers, layer_parts, layer_programs, numbered, turns, without_layers
 from .layers import place_kinds, segments_of, stored_by_one
+from .opened import has_mean_streamed, with_least_streams
 
 ROUNDING = 1e-9  # relative: of sums of bytes
 FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
@@ -414,26 +416,42 @@ class Bounds:
         return tuple(one for one in every if one.value in inside and (one.op is None or one.op in inside))
 
     def fetched_s(self, program: Program, of: Turns) -> float:
-        """What a micro-batch waits at the least for what comes to the chips of one stage at a time, and goes back."""
+        """What a micro-batch waits at the least for what comes to the chips of one stage at a time, and goes back. Of
+        all layers as much comes as stages stream of them."""
         hardware = self.options.hardware
         if hardware.host is None or not self.streams:
             return 0.0
         if (program, of) not in self._fetched:
-            timed = self._in_turns(program, of)
             stages = self.ways if program is self.program else 1
+            timed = self._in_turns(with_least_streams(program, stages) if stages > 1 else program, of)
             self._fetched[program, of] = least_fetched_s(timed, self.inner, hardware, of[0], stages)
         return self._fetched[program, of]
 
     def fetching_s(self, split: Split) -> float:
-        """What a pipeline takes at the least for what has to come, and for what is no part of layers: some stage has
-        the mean of it."""
-        every = {}
-        for phase, each in split.rounds:
-            of = phase, each.micro_batches
-            fetched_s = self.fetched_s(self.program, of)
-            together = fetched_s + self.beside_s(of) if fetched_s else 0.0
-            every[phase] = [together / self.ways] * self.ways
-        return split.seconds(every)
+        """What a pipeline takes at the least for what has to come, and for what is no part of layers: in the best of
+        few divisions, with what these compute, or where some stage has the mean of it."""
+        if not self.streams or self.options.hardware.host is None:
+            return 0.0
+        if self.few:
+            return min(split.seconds(self.stages_s(split, one, streams=True)) for one in self.divisions.values())
+        turns = [(phase, each.micro_batches) for phase, each in split.rounds]
+        return split.seconds({of[0]: self._mean_coming_s(of) for of in turns})
+
+    def _mean_coming_s(self, of: Turns) -> list[float]:
+        """What a micro-batch takes at the least in each of the stages of many layers for what has to come."""
+        least_s, mean_s = self.fetched_s(self.program, of), 0.0
+        if not 0 < least_s < math.inf:
+            return [least_s] * self.ways
+        if has_mean_streamed(self.program, self.ways):
+            given = self._in_turns(self.program, of), self.inner, self.options.hardware, of[0], self.ways
+            mean_s = least_fetched_s(*given) / self.ways
+        beside_s = self.beside_s(of)
+        return [*map(float, in_stages(least_s + beside_s, mean_s + beside_s / self.ways, self.ways))]
+
+    def layers_between_s(self, phase: str, rounds: Rounds, start: int, end: int) -> float:
+        """What a micro-batch of a phase takes at the least for the layers from one place up to another."""
+        each_s, counted = _one_by_one(self.each_layer(((phase, rounds),), 1)), self._weighted(((phase, rounds),))
+        return _together(each_s[start:end]) + float(self.whole_s(counted, start, end))
 
     def stages_s(self, split: Split, stages: Sequence[Stage], streams: bool = False) -> dict[str, list[float]]:
         """What a micro-batch of each phase takes at the least in each of some stages, planned by itself; with `streams`
@@ -441,13 +459,12 @@ class Bounds:
         found = {}
         for phase, each in split.rounds:
             of = phase, each.micro_batches
-            each_s, counted = _one_by_one(self.each_layer(((phase, each),), 1)), self._weighted(((phase, each),))
             ends = pairwise((0, *accumulate(one.layers for one in stages)))
             found[phase] = [
                 self.around_s(one.program, one.inside, of)
                 + self.handed_s(one, of)
                 + max(
-                    _together(each_s[start:end]) + float(self.whole_s(counted, start, end)),
+                    self.layers_between_s(phase, each, start, end),
                     self.fetched_s(one.program, of) if streams else 0.0,
                 )
                 for one, (start, end) in zip(stages, ends, strict=True)
@@ -462,6 +479,13 @@ class Bounds:
     def computing_s(self, split: Split) -> float:
         """What a pipeline takes at the least for each phase by itself."""
         return math.fsum(self.layers_s((one,)) for one in split.rounds)
+
+
+def in_stages(together_s: Any, most_s: Any, stages: int) -> list[Any]:
+    """What so many stages take at the least, in some order, that take so much together, and of which one takes as much
+    as the mean and no less than `most_s`. Numbers or arrays of them."""
+    longest = np.maximum(together_s / stages, most_s)
+    return [longest, *[np.maximum(0.0, together_s - longest) / max(1, stages - 1)] * (stages - 1)]
 
 
 def _one_by_one(layers: EachLayer) -> list[float]:

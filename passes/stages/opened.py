@@ -6,11 +6,27 @@ number of that, and of the one in which it stands if that is in another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ...ir.dataflow import defined, makes
-from ...ir.program import Carry, Op, Program, Region, Repeat, Streamed, Value, operand_names, walk, with_operands
+from ...ir.program import (
+    Carry,
+    Kind,
+    Op,
+    Placed,
+    Program,
+    Region,
+    Repeat,
+    Stored,
+    Value,
+    operand_names,
+    stored_in,
+    walk,
+    with_operands,
+)
+from ...ir.streams import streamed_in_vain
 from .layers import Item, Segment
 
 Index = tuple[int | tuple[int, int], ...]  # of repeats, outermost first: a repetition, or from one up to another
@@ -174,21 +190,62 @@ def repeat_names(region: Region[Op]) -> list[str]:
     return [placed.item.name for placed in walk(region) if isinstance(placed.item, Repeat)]
 
 
-def with_streams(region: Region[Op], start: int, end: int, count: int, inner: int = 1) -> Region[Op]:
+def with_streams(
+    region: Region[Op], start: int, end: int, count: int, placed: Set[str] = frozenset(), inner: int = 1
+) -> Region[Op]:
     """What repeats, of which some repetitions are another stage's: of those that are streamed, spread evenly over all
-    of `count`, a stage has its part. `inner`: how often the region runs in each repetition."""
+    of `count`, a stage has its part, or none where that would be in vain, but for what is `placed` with the host.
+    `inner`: how often the region runs in each repetition."""
 
-    def own(streamed: Streamed | None) -> Streamed | None:
-        if streamed is None:
-            return None
-        layers = streamed.count // inner
-        part = (layers * end // count - layers * start // count) * inner
-        return replace(streamed, count=part) if part else None
+    def own(stored: Stored) -> Stored:
+        if stored.streamed is None:
+            return stored
+        layers = stored.streamed.count // inner
+        part = replace(stored.streamed, count=(layers * end // count - layers * start // count) * inner)
+        found = replace(stored, streamed=part if part.count else None)
+        return replace(found, streamed=None) if streamed_in_vain(found, inner) and found.value not in placed else found
 
     items = (
-        replace(item, body=with_streams(item.body, start, end, count, inner * item.count))
+        replace(item, body=with_streams(item.body, start, end, count, placed, inner * item.count))
         if isinstance(item, Repeat)
         else item
         for item in region.items
     )
-    return Region(tuple(replace(one, streamed=own(one.streamed)) for one in region.stored), tuple(items))
+    return Region(tuple(map(own, region.stored)), tuple(items))
+
+
+def with_least_streams(program: Program, stages: int) -> Program:
+    """The program with as much streamed as so many stages do together at the least: each has its part, or none."""
+    fewer = {one: _vain(placed) * stages for one, placed in _in_vain(program).items()}
+
+    def own(stored: Stored) -> Stored:
+        how = stored.streamed
+        if how is None or stored not in fewer:
+            return stored
+        count = max(0, how.count - fewer[stored])
+        return replace(stored, streamed=replace(how, count=count) if count else None)
+
+    def least(region: Region[Op]) -> Region[Op]:
+        items = (replace(item, body=least(item.body)) if isinstance(item, Repeat) else item for item in region.items)
+        return Region(tuple(map(own, region.stored)), tuple(items))
+
+    return replace(program, body=least(program.body))
+
+
+def has_mean_streamed(program: Program, stages: int) -> bool:
+    """Whether of all divisions over so many stages one streams as much as each of even ones would: where all that
+    comes is of one repeat, and a stage with the mean of it does not stream in vain."""
+    every = _in_vain(program).items()
+    first = {placed.repeats[0].name for one, placed in stored_in(program.body).items() if one.streamed}
+    return len(first) == 1 and all(one.streamed.count > _vain(placed) * stages for one, placed in every if one.streamed)
+
+
+def _in_vain(program: Program) -> dict[Stored, Placed[Op]]:
+    """What is streamed that a stage may stream in vain, and where it stands."""
+    return {one: placed for one, placed in stored_in(program.body, Kind.PARAM).items() if one.streamed}
+
+
+def _vain(placed: Placed[Op]) -> int:
+    """How many of what stands there are streamed in vain, at the most."""
+    assert isinstance(placed.item, Stored) and placed.item.streamed is not None, "it is streamed"
+    return (1 + placed.item.streamed.ahead) * math.prod(repeat.count for repeat in placed.repeats[1:])

@@ -227,7 +227,7 @@ def test_the_pipeline_is_the_quickest_of_all(phases, mesh, layers, micro_batches
 
 def test_ways_that_are_left_out_for_what_has_to_come_from_the_host_are_no_quicker():
     host = Host(dram_bytes=1e9, dram_bytes_per_s=1e10, link_bytes_per_s=1e9, host_chips=1)
-    program = streaming(parse(TINY.replace("repeat 5", "repeat 3")), {Kind.PARAM}, 3, 1)
+    program = streaming(parse(TINY.replace("repeat 5", "repeat 3")), {Kind.PARAM}, 3, 0)
     options = Options(replace(Hardware.load("h100"), host=host))
     search = _Search(program, ("decode",), Mesh.parse("2x1"), "x", "B", options)
     splits = search.splits({})

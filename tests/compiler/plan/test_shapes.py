@@ -171,7 +171,8 @@ def test_nodes_of_any_shape_give_as_many_chips_each_as_divide_them(chips: int) -
 def test_shapes_in_nodes_filled_in_part_are_planned_and_the_quickest_is_found() -> None:
     """Of heads, of which there are 8, a node has some."""
     named = {
-        nodes: compile_count("12" if nodes is None else f"node={nodes},gpu={12 // nodes}") for nodes in (None, 2, 3, 4, 6)
+        nodes: compile_count("12" if nodes is None else f"node={nodes},gpu={12 // nodes}")
+        for nodes in (None, 2, 3, 4, 6)
     }
     assert named[None] == min(named.values()) == named[3] < named[2]
 

@@ -72,10 +72,12 @@ def refuse_division(program: Program, ways: int, axis: str, whole: bool = False)
     stages end between whole repetitions alone."""
     layers = layer_count(program)
     count = layers_of(program) if whole else layers
+    if not layers:
+        message = "The model has no layers to divide: it repeats no block, and calls none after the other"
+        raise fail(f"{message} that hands on as much.", hint="leave out `--stages`")
     if not count:
-        message = "The model has no layers to divide: it repeats no block"
-        message += "." if whole else ", and calls none after the other that hands on as much."
-        raise fail(message, hint="leave out `--stages`")
+        message = "The model repeats no block, and stages that stream end between repetitions."
+        raise fail(message, hint="leave out `--offload`, and stages end between the blocks that it calls")
     if count < ways:
         said = f"{count} {dividing(program, count)}" if count > 1 else "one layer" if layers == 1 else "one repetition"
         more = ", between which stages end that stream" if count < layers else ""

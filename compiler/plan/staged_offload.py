@@ -29,7 +29,7 @@ from ...passes.stages.bounds import Bounds, Known, Split, Turns, in_stages
 from ...passes.stages.choose_stages import refuse_division
 from ...passes.stages.divide import Stage, divide, turns
 from ...passes.stages.layers import whole_repetitions
-from ...passes.stages.opened import has_mean_streamed, with_least_streams
+from ...passes.stages.opened import has_mean_streamed, with_least_streams, with_mean_streams
 from ...passes.stages.plan_stages import NEAR
 from ...passes.stages.staged_plan import NoPipeline, SlowPipelines, StagedPlan
 from .compiled import Compilation
@@ -52,13 +52,14 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
 
 @record(eq=False)
 class _Part:
-    """A stage, or all of them as one: by count what it stores, with what comes of that at the least, and the `places`
-    before and after its layers."""
+    """A stage, or all of them as one: by count what it stores, and the `places` before and after its layers. Of all as
+    one what comes at the least of all together, and of the one to which most comes, where that is the mean."""
 
     stage: Stage | None
     stored: Sequence[StoredIn]
-    coming: Sequence[StoredIn]
     places: tuple[int, int]
+    together: Sequence[StoredIn] = ()
+    mean: Sequence[StoredIn] = ()
 
 
 @dataclass
@@ -170,41 +171,44 @@ class _Pipelines(SetFamily[Staged]):
     @cached_property
     def _divisions(self) -> list[list[_Part]]:
         """The stages of each division of few layers, or all of them as one."""
-        bounds, found = self.bounds(0), list[list[_Part]]()
+        bounds, found = self.bounds(self.layers), list[list[_Part]]()
         if not bounds.few:
-            every = stored_by_count(self.programs)
-            coming = stored_by_count([with_least_streams(one, bounds.ways) for one in self.programs])
-            return [[_Part(None, every, coming, (0, bounds.layers))]]
+            together, mean = (
+                stored_by_count([some(one, bounds.ways) for one in self.programs])
+                for some in (with_least_streams, with_mean_streams)
+            )
+            return [[_Part(None, stored_by_count(self.programs), (0, bounds.layers), together, mean)]]
         for layers, stages in bounds.divisions.items():
             divided = [[part.program for part in divide(one, layers)] for one in self.programs]
             stored = [*map(stored_by_count, zip(*divided, strict=True))]
             ends = pairwise((0, *accumulate(layers)))
-            found.append([*map(_Part, stages, stored, stored, ends)])
+            found.append([*map(_Part, stages, stored, ends)])
         return found
 
     def _held(self, division: int, phase: str, rounds: Rounds) -> tuple[Bools, Sequence[Floats]]:
         """Which sets in which counts may fit with so many micro-batches in a phase, and what one of these takes at the
         least in each stage for what comes, or its layers compute, with what is no part of layers [sets, counts]. Of
         many layers some stage stores the mean of all, and takes it to come."""
-        bounds, options, of = self.bounds(0), self.options, (phase, rounds.micro_batches)
+        bounds, options, of = self.bounds(self.layers), self.options, (phase, rounds.micro_batches)
         ways, most = (1, max) if bounds.few else (bounds.ways, min)
         copies, lives, each_s = self._copies(of), bounds.lives(of), list[Floats]()
         fits = np.ones((len(self.sets.members), len(self.counts)), dtype=bool)
         for part in self._divisions[division]:
             stage, (start, end) = part.stage, part.places
-            held, coming = (
-                StreamedSets.of(self.sets.names, some, copies, of[1]) for some in (part.stored, part.coming)
+            held, together, mean = (
+                StreamedSets.of(self.sets.names, some, copies, of[1])
+                for some in (part.stored, part.together or part.stored, part.mean or part.stored)
             )
             room = min(options.stored_bytes, options.capacity - most(lives[start:end]))
             fits &= held.stored_bytes(self.sets.at_most) <= ways * room * (1 + ROUNDING)
-            fetched_s = coming.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways)
+            fetched_s = together.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways)
             fits &= np.isfinite(fetched_s)
             fetched_s[~np.isfinite(fetched_s)] = 0.0  # it does not fit, whatever it takes
             if stage is None:
-                mean_s = held.fetched_s(self.sets.at_least, bounds.inner, options.hardware, ways) / ways
-                has_mean = [has_mean_streamed(one, ways) for one in self.programs] & np.isfinite(mean_s)
+                mean_s = mean.fetched_s(self.sets.at_least, bounds.inner, options.hardware)
+                some = [has_mean_streamed(one, ways) for one in self.programs] & np.isfinite(mean_s)
                 beside_s = np.where(fetched_s > 0, bounds.beside_s(of), 0.0)
-                most_s = np.where(has_mean, mean_s, 0.0) + beside_s / ways
+                most_s = np.where(some, mean_s, 0.0) + beside_s / ways
                 each_s += in_stages(fetched_s + beside_s, most_s, ways)
             else:
                 layers_s = bounds.layers_between_s(phase, rounds, start, end)

@@ -34,10 +34,10 @@ from ..plan import NoPlan, Work
 from ..search.pinning import undivided
 from .divide import Stage, divide, inside_layers, layer_parts, layer_programs, numbered, turns, without_layers
 from .layers import place_kinds, segments_of, stored_by_one
-from .opened import has_mean_streamed, with_least_streams
+from .opened import has_mean_streamed, with_least_streams, with_mean_streams
 
 ROUNDING = 1e-9  # relative: of sums of bytes
-FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
+FEW_DIVISIONS, FEW_STREAMED = 8, 16  # of layers over stages, of which all are tried
 EachLayer = tuple[tuple[int, float], ...]  # how many layers of a kind there are, and what one takes at the least
 Turns = tuple[str, int]  # a phase, and its micro-batches
 Counted = tuple[tuple[str, int, int], ...]  # phases, their micro-batches, and how often each counts
@@ -103,7 +103,7 @@ class Bounds:
         self.segments = segments_of(self.program)
         self.layers = sum(one.layers for one in self.segments)
         self.streams = any(one.streamed for one in stored_in(self.program.body))
-        self.few = math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS
+        self.few = math.comb(self.layers - 1, self.ways - 1) <= (FEW_STREAMED if self.streams else FEW_DIVISIONS)
 
     @cached_property
     def parts(self) -> tuple[tuple[int, Program], ...]:
@@ -443,8 +443,8 @@ class Bounds:
         if not 0 < least_s < math.inf:
             return [least_s] * self.ways
         if has_mean_streamed(self.program, self.ways):
-            given = self._in_turns(self.program, of), self.inner, self.options.hardware, of[0], self.ways
-            mean_s = least_fetched_s(*given) / self.ways
+            program = self._in_turns(with_mean_streams(self.program, self.ways), of)
+            mean_s = least_fetched_s(program, self.inner, self.options.hardware, of[0])
         beside_s = self.beside_s(of)
         return [*map(float, in_stages(least_s + beside_s, mean_s + beside_s / self.ways, self.ways))]
 

@@ -7,7 +7,7 @@ number of that, and of the one in which it stands if that is in another.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ...ir.dataflow import defined, makes
@@ -20,6 +20,7 @@ from ...ir.program import (
     Region,
     Repeat,
     Stored,
+    Streamed,
     Value,
     operand_names,
     stored_in,
@@ -216,20 +217,31 @@ def with_streams(
 
 def with_least_streams(program: Program, stages: int) -> Program:
     """The program with as much streamed as so many stages do together at the least: each has its part, or none."""
-    fewer = {one: _vain(placed) * stages for one, placed in _in_vain(program).items()}
+    ways = stages - 1 if has_mean_streamed(program, stages) else stages
+    fewer = {one: _vain(placed) * ways for one, placed in _in_vain(program).items()}
+    return _restreamed(program, lambda one, how, inner: max(0, how.count - fewer.get(one, 0)))
 
-    def own(stored: Stored) -> Stored:
-        how = stored.streamed
-        if how is None or stored not in fewer:
-            return stored
-        count = max(0, how.count - fewer[stored])
-        return replace(stored, streamed=replace(how, count=count) if count else None)
 
-    def least(region: Region[Op]) -> Region[Op]:
-        items = (replace(item, body=least(item.body)) if isinstance(item, Repeat) else item for item in region.items)
-        return Region(tuple(map(own, region.stored)), tuple(items))
+def with_mean_streams(program: Program, stages: int) -> Program:
+    """The program with as much streamed as one of so many stages at the least, where one streams the mean."""
+    return _restreamed(program, lambda one, how, inner: -(-how.count // (inner * stages)) * inner)
 
-    return replace(program, body=least(program.body))
+
+def _restreamed(program: Program, count: Callable[[Stored, Streamed, int], int]) -> Program:
+    """The program with other counts of what is streamed, of which each repetition of a layer has so many."""
+
+    def region(one: Region[Op], inner: int) -> Region[Op]:
+        def own(stored: Stored) -> Stored:
+            if stored.streamed is None:
+                return stored
+            found = replace(stored.streamed, count=count(stored, stored.streamed, inner))
+            return replace(stored, streamed=found if found.count else None)
+
+        items = (replace(i, body=region(i.body, inner * i.count)) if isinstance(i, Repeat) else i for i in one.items)
+        return Region(tuple(map(own, one.stored)), tuple(items))
+
+    items = (replace(i, body=region(i.body, 1)) if isinstance(i, Repeat) else i for i in program.body.items)
+    return replace(program, body=replace(program.body, items=tuple(items)))
 
 
 def has_mean_streamed(program: Program, stages: int) -> bool:

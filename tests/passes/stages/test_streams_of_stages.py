@@ -16,7 +16,7 @@ from escc.passes.options import Options
 from escc.passes.stages.bounds import in_stages
 from escc.passes.stages.divide import divide, layers_of
 from escc.passes.stages.layers import whole_repetitions
-from escc.passes.stages.opened import has_mean_streamed, with_least_streams
+from escc.passes.stages.opened import has_mean_streamed, with_least_streams, with_mean_streams
 
 LAYERS = """
 model "layers"
@@ -73,7 +73,7 @@ def test_stages_together_stream_no_less_than_is_counted(text: str, ahead: int, s
     every, said = layers_of(whole), 0
     for layers in range(every + 1):
         program = streaming(whole, {Kind.PARAM}, layers, ahead)
-        least, mean = sum(streamed(with_least_streams(program, stages))), sum(streamed(program)) / stages
+        least, mean = (sum(streamed(some(program, stages))) for some in (with_least_streams, with_mean_streams))
         for cuts in combinations(range(1, every), stages - 1):
             division = [end - start for start, end in pairwise((0, *cuts, every))]
             each = [sum(streamed(stage.program)) for stage in divide(program, division)]

@@ -255,10 +255,12 @@ class _Kernels:
 
     def _reduced(self, n: int, waiting: Set[int]) -> tuple[object, ...]:
         """What a reduction is of: those that are of the same read it once. Which are largest is found once, whatever is
-        picked of them; sums of a value and of its squares are made in one go."""
+        picked of them; sums of a value and of its squares are made in one go. What chooses is like no other."""
         node = self.ops.nodes[n]
         if isinstance(node.op, TopK):
             return node.op.keys, node.op.over, self.elements[node.op.result], node.region
+        if isinstance(node.op, Choose):
+            return (n,)
         sources, left = set[str](), [*node.reads]
         while left:
             name = left.pop()

@@ -701,6 +701,16 @@ def test_a_norm_is_of_the_kernel_of_the_sum_that_it_reads() -> None:
     assert set().union(*moved(some).values()) == {"x", "y", "scale"}
 
 
+def test_what_chooses_other_entries_of_one_value_is_another_kernel() -> None:
+    program = read("""dim K = 4, S = 2
+    main(x: bf16[B,E]) {
+      m = choose(x, over=E, keep=4)
+      n = choose(x, over=E, keep=2)
+      return m * x, n * x
+    }""")
+    assert kernels(launched(program).values()) == 2
+
+
 @pytest.mark.parametrize(
     ("other", "count", "reads"),
     [

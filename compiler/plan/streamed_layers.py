@@ -20,7 +20,6 @@ from ...ir.record import record
 from ...passes.options import Options
 from ...passes.plan import Cutoff, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
-from ...passes.stages.opened import with_streams
 from ...passes.stages.plan_stages import MOST_IN_VAIN, MOST_WORK
 
 Found = TypeVar("Found")  # what is planned with some layers streamed: a compilation, or a pipeline
@@ -31,7 +30,7 @@ MOST_TRIED = 4  # counts of layers, of any kinds of tensors, that are planned in
 def streaming(program: Program, what: Set[str], layers: int, ahead: int) -> Program:
     """The program with `layers` of its layers streamed, spread evenly over its repeats: `what` is stored in them, by
     kind or by name, or has its place with the host, but nothing that has it on the chips. Repeats in a repeat are parts
-    of its layers. Of a repeat that has so few of them that it would be in vain none is, but for what has its place."""
+    of its layers."""
     every, before = layers_of(program), 0
     names = frozenset(streamed_names(program, what))
     items: list[Op | Repeat[Op]] = []
@@ -39,8 +38,7 @@ def streaming(program: Program, what: Set[str], layers: int, ahead: int) -> Prog
         if isinstance(item, Repeat):
             count = (before + item.count) * layers // every - before * layers // every
             before += item.count
-            body = _streamed(item.body, names, count, ahead)
-            item = replace(item, body=with_streams(body, 0, item.count, item.count, frozenset(program.on_host)))
+            item = replace(item, body=_streamed(item.body, names, count, ahead))
         items.append(item)
     return replace(program, body=Region(program.body.stored, tuple(items)))
 

@@ -7,7 +7,7 @@ number of that, and of the one in which it stands if that is in another.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...ir.dataflow import defined, makes
@@ -191,12 +191,10 @@ def repeat_names(region: Region[Op]) -> list[str]:
     return [placed.item.name for placed in walk(region) if isinstance(placed.item, Repeat)]
 
 
-def with_streams(
-    region: Region[Op], start: int, end: int, count: int, placed: Set[str] = frozenset(), inner: int = 1
-) -> Region[Op]:
+def with_streams(region: Region[Op], start: int, end: int, count: int, inner: int = 1) -> Region[Op]:
     """What repeats, of which some repetitions are another stage's: of those that are streamed, spread evenly over all
-    of `count`, a stage has its part, or none where that would be in vain, but for what is `placed` with the host.
-    `inner`: how often the region runs in each repetition."""
+    of `count`, a stage has its part, or none where that would be in vain. `inner`: how often the region runs in each
+    repetition."""
 
     def own(stored: Stored) -> Stored:
         if stored.streamed is None:
@@ -204,10 +202,10 @@ def with_streams(
         layers = stored.streamed.count // inner
         part = replace(stored.streamed, count=(layers * end // count - layers * start // count) * inner)
         found = replace(stored, streamed=part if part.count else None)
-        return replace(found, streamed=None) if streamed_in_vain(found, inner) and found.value not in placed else found
+        return replace(found, streamed=None) if streamed_in_vain(found, inner) else found
 
     items = (
-        replace(item, body=with_streams(item.body, start, end, count, placed, inner * item.count))
+        replace(item, body=with_streams(item.body, start, end, count, inner * item.count))
         if isinstance(item, Repeat)
         else item
         for item in region.items

@@ -11,7 +11,7 @@ from escc.compiler.plan.staged_offload import compile_streamed_stages
 from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.plan.way import Offload
 from escc.cost.hardware import Host
-from escc.ir.program import Kind, Place, Program, stored_in
+from escc.ir.program import Kind, Program, stored_in
 from escc.passes.options import Options
 from escc.passes.stages.bounds import in_stages
 from escc.passes.stages.divide import divide, layers_of
@@ -47,21 +47,10 @@ def test_weights_of_a_stage_that_would_all_be_there_as_they_come_do_not(ahead: i
         assert streamed(stage.program) == [count] * 2 * bool(count)
 
 
-def test_what_is_placed_with_the_host_comes_however_little_it_is() -> None:
-    program = replace(parse(ONE), places=(("layer.Wi", Place.HOST),))
-    assert streamed(streaming(program, {Kind.PARAM}, 2, 1)) == [2]
-    assert streamed(streaming(program, {Kind.PARAM}, 3, 1)) == [3, 3]
-
-
 def test_caches_of_a_stage_come_however_few_they_are() -> None:
     """Of several batches that take turns fewer are there at once."""
     program = streaming(parse(TINY), {Kind.CACHE}, 5, 1)
     assert [set(streamed(stage.program, Kind.CACHE)) for stage in divide(program, [2, 3])] == [{2}, {3}]
-
-
-@pytest.mark.parametrize(("layers", "counts"), [(1, []), (3, []), (4, [3, 3]), (5, [3, 3])])
-def test_nor_do_those_of_a_repeat_beside_others(layers: int, counts: list[int]) -> None:
-    assert streamed(streaming(parse(TWO), {Kind.PARAM}, layers, 1)) == counts
 
 
 @pytest.mark.parametrize("stages", [2, 3])

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from .dataflow import appends
 from .layout import Layout, most_ways
-from .program import Append, Item, Kind, Placed, Region, Repeat, Stored, Streamed, stored_in
+from .program import Append, Item, Kind, Placed, Program, Region, Repeat, Stored, Streamed, stored_in
 from .record import record
 from .spmd import SpmdProgram, SpmdValue, Step
+
+AnyProgram = TypeVar("AnyProgram", Program, SpmdProgram)
 
 
 @record
@@ -114,12 +117,12 @@ def unstreamed(spmd: SpmdProgram) -> SpmdProgram:
     return restreamed(spmd, {})
 
 
-def restreamed(spmd: SpmdProgram, streamed: Mapping[str, Streamed]) -> SpmdProgram:
+def restreamed(program: AnyProgram, streamed: Mapping[str, Streamed]) -> AnyProgram:
     """The program with those tensors streamed that are named, as is said of each, and all others on the chips."""
-    return replace(spmd, body=_restreamed(spmd.body, streamed))
+    return replace(program, body=_restreamed(program.body, streamed))
 
 
-def _restreamed(region: Region[Step], streamed: Mapping[str, Streamed]) -> Region[Step]:
+def _restreamed(region: Region[Any], streamed: Mapping[str, Streamed]) -> Region[Any]:
     items = (replace(i, body=_restreamed(i.body, streamed)) if isinstance(i, Repeat) else i for i in region.items)
     return Region(tuple(replace(one, streamed=streamed.get(one.value)) for one in region.stored), tuple(items))
 
@@ -132,15 +135,14 @@ def copies_held(stored: Stored, repeats: Sequence[Repeat[Item]], micro_batches: 
     sets = sets_of(stored, micro_batches)
     if stored.streamed is None:
         return math.prod(counts) * sets
-    count, ahead = stored.streamed.count, stored.streamed.ahead
-    return (math.prod(counts) - count) * sets + min(count, (1 + ahead) * math.prod(counts[1:]))
+    count = stored.streamed.count
+    return (math.prod(counts) - count) * sets + min(count, most_there(stored.streamed, math.prod(counts[1:])))
 
 
-def streamed_in_vain(stored: Stored, inner: int) -> bool:
-    """Whether a parameter is streamed in so few repetitions, each with `inner` of it, that chips have room for all of
-    them as they come: none of it need come."""
-    streamed = stored.streamed
-    return stored.kind is Kind.PARAM and streamed is not None and streamed.count <= (1 + streamed.ahead) * inner
+def most_there(streamed: Streamed, inner: int) -> int:
+    """How many of what is streamed are there at once at the most, each repetition with `inner` of it: those of one, and
+    of as many as are ahead."""
+    return (1 + streamed.ahead) * inner
 
 
 def sets_of(stored: Stored, micro_batches: int) -> int:

@@ -20,14 +20,13 @@ from ...ir.program import (
     Region,
     Repeat,
     Stored,
-    Streamed,
     Value,
     operand_names,
     stored_in,
     walk,
     with_operands,
 )
-from ...ir.streams import streamed_in_vain
+from ...ir.streams import most_there, restreamed
 from .layers import Item, Segment
 
 Index = tuple[int | tuple[int, int], ...]  # of repeats, outermost first: a repetition, or from one up to another
@@ -200,9 +199,9 @@ def with_streams(region: Region[Op], start: int, end: int, count: int, inner: in
         if stored.streamed is None:
             return stored
         layers = stored.streamed.count // inner
-        part = replace(stored.streamed, count=(layers * end // count - layers * start // count) * inner)
-        found = replace(stored, streamed=part if part.count else None)
-        return replace(found, streamed=None) if streamed_in_vain(found, inner) else found
+        part = (layers * end // count - layers * start // count) * inner
+        in_vain = part <= _most_in_vain(stored, inner)
+        return replace(stored, streamed=None if in_vain else replace(stored.streamed, count=part))
 
     items = (
         replace(item, body=with_streams(item.body, start, end, count, inner * item.count))
@@ -216,46 +215,45 @@ def with_streams(region: Region[Op], start: int, end: int, count: int, inner: in
 def with_least_streams(program: Program, stages: int) -> Program:
     """The program with as much streamed as so many stages do together at the least: each has its part, or none."""
     ways = stages - 1 if has_mean_streamed(program, stages) else stages
-    fewer = {one: _vain(placed) * ways for one, placed in _in_vain(program).items()}
-    return _restreamed(program, lambda one, how, inner: max(0, how.count - fewer.get(one, 0)))
+    return _recounted(program, lambda one, inner: max(0, _count(one) - ways * _most_in_vain(one, inner)))
 
 
 def with_mean_streams(program: Program, stages: int) -> Program:
     """The program with as much streamed as one of so many stages at the least, where one streams the mean."""
-    return _restreamed(program, lambda one, how, inner: -(-how.count // (inner * stages)) * inner)
-
-
-def _restreamed(program: Program, count: Callable[[Stored, Streamed, int], int]) -> Program:
-    """The program with other counts of what is streamed, of which each repetition of a layer has so many."""
-
-    def region(one: Region[Op], inner: int) -> Region[Op]:
-        def own(stored: Stored) -> Stored:
-            if stored.streamed is None:
-                return stored
-            found = replace(stored.streamed, count=count(stored, stored.streamed, inner))
-            return replace(stored, streamed=found if found.count else None)
-
-        items = (replace(i, body=region(i.body, inner * i.count)) if isinstance(i, Repeat) else i for i in one.items)
-        return Region(tuple(map(own, one.stored)), tuple(items))
-
-    items = (replace(i, body=region(i.body, 1)) if isinstance(i, Repeat) else i for i in program.body.items)
-    return replace(program, body=replace(program.body, items=tuple(items)))
+    return _recounted(program, lambda one, inner: -(-_count(one) // (inner * stages)) * inner)
 
 
 def has_mean_streamed(program: Program, stages: int) -> bool:
     """Whether of all divisions over so many stages one streams as much as each of even ones would: where all that
     comes is of one repeat, and a stage with the mean of it does not stream in vain."""
-    every = _in_vain(program).items()
-    first = {placed.repeats[0].name for one, placed in stored_in(program.body).items() if one.streamed}
-    return len(first) == 1 and all(one.streamed.count > _vain(placed) * stages for one, placed in every if one.streamed)
+    every = _streamed(program)
+    first = {placed.repeats[0].name for _, placed, _ in every}
+    return len(first) == 1 and all(_count(one) > stages * _most_in_vain(one, inner) for one, _, inner in every)
 
 
-def _in_vain(program: Program) -> dict[Stored, Placed[Op]]:
-    """What is streamed that a stage may stream in vain, and where it stands."""
-    return {one: placed for one, placed in stored_in(program.body, Kind.PARAM).items() if one.streamed}
+def _recounted(program: Program, count: Callable[[Stored, int], int]) -> Program:
+    """The program with other counts of what is streamed, of which a repetition of the outermost repeat has so many."""
+    found = {}
+    for one, _, inner in _streamed(program):
+        assert one.streamed is not None, "it is streamed"
+        if n := count(one, inner):
+            found[one.value] = replace(one.streamed, count=n)
+    return restreamed(program, found)
 
 
-def _vain(placed: Placed[Op]) -> int:
-    """How many of what stands there are streamed in vain, at the most."""
-    assert isinstance(placed.item, Stored) and placed.item.streamed is not None, "it is streamed"
-    return (1 + placed.item.streamed.ahead) * math.prod(repeat.count for repeat in placed.repeats[1:])
+def _streamed(program: Program) -> list[tuple[Stored, Placed[Op], int]]:
+    """What is streamed, where it stands, and how much of it a repetition of the outermost repeat has."""
+    every = stored_in(program.body).items()
+    return [(one, at, math.prod(repeat.count for repeat in at.repeats[1:])) for one, at in every if one.streamed]
+
+
+def _count(stored: Stored) -> int:
+    assert stored.streamed is not None, "it is streamed"
+    return stored.streamed.count
+
+
+def _most_in_vain(stored: Stored, inner: int) -> int:
+    """How much of what is streamed a stage streams in vain, at the most: parameters that would all be there as they
+    come need not come."""
+    assert stored.streamed is not None, "it is streamed"
+    return most_there(stored.streamed, inner) if stored.kind is Kind.PARAM else 0

@@ -18,21 +18,10 @@ from escc.passes.stages.divide import divide, layers_of
 from escc.passes.stages.layers import whole_repetitions
 from escc.passes.stages.opened import has_mean_streamed, with_least_streams, with_mean_streams
 
-LAYERS = """
-model "layers"
-dim B = 4, E = 64, F = 256
-block layer(x: bf16[B,E]) -> bf16[B,E] {
-  param Wi: bf16[E,F]
-  param Wd: bf16[F,E]
-  h[B,F] = x[B,E] * Wi[E,F]
-  d[B,E] = h[B,F] * Wd[F,E]
-  return x + d
-}
-"""
-ONE = LAYERS + "main(x: bf16[B,E]) { return repeat 5 layer(x) }"
-PAIR = "block pair(x: bf16[B,E]) -> bf16[B,E] { return repeat 2 layer(x) }\n"
-INNER = LAYERS + PAIR + "main(x: bf16[B,E]) { return repeat 7 pair(x) }"
-TWO = LAYERS + "main(x: bf16[B,E]) {\n  y = repeat 2 layer(x)\n  return repeat 3 layer(y)\n}"
+REPEAT = "y = repeat 5 layer(x)"
+TWO = TINY.replace(REPEAT, "w = repeat 2 layer(x)\n  y = repeat 3 layer(w)")
+PAIR = "block pair(x: bf16[B,L,E]) -> bf16[B,L,E] { return repeat 2 layer(x) }\nmain("
+INNER = TINY.replace("main(", PAIR).replace(REPEAT, "y = repeat 7 pair(x)")
 
 
 def streamed(program: Program, kind: Kind = Kind.PARAM) -> list[int]:
@@ -42,9 +31,9 @@ def streamed(program: Program, kind: Kind = Kind.PARAM) -> list[int]:
 
 @pytest.mark.parametrize(("ahead", "first", "last"), [(0, 2, 3), (1, 0, 3), (2, 0, 0)])
 def test_weights_of_a_stage_that_would_all_be_there_as_they_come_do_not(ahead: int, first: int, last: int) -> None:
-    program = streaming(parse(ONE), {Kind.PARAM}, 5, ahead)
+    program = streaming(parse(TINY), {Kind.PARAM}, 5, ahead)
     for stage, count in zip(divide(program, [2, 3]), (first, last), strict=True):
-        assert streamed(stage.program) == [count] * 2 * bool(count)
+        assert {*streamed(stage.program)} == ({count} if count else set())
 
 
 def test_caches_of_a_stage_come_however_few_they_are() -> None:
@@ -54,7 +43,7 @@ def test_caches_of_a_stage_come_however_few_they_are() -> None:
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-@pytest.mark.parametrize("text", [ONE, TWO, INNER, ONE.replace("repeat 5", "repeat 9")])
+@pytest.mark.parametrize("text", [TINY, TWO, INNER, TINY.replace("repeat 5", "repeat 9")])
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_stages_together_stream_no_less_than_is_counted(text: str, ahead: int, stages: int) -> None:
     """And one of them the mean, where that is said."""
@@ -78,11 +67,9 @@ def test_stages_together_stream_no_less_than_is_counted(text: str, ahead: int, s
 def test_a_pipeline_is_the_same_however_its_layers_are_repeated() -> None:
     """One stage streamed two layers, and waited for them, though it has room for both."""
     host = Host(dram_bytes=1e9, dram_bytes_per_s=1e9, link_bytes_per_s=1e8, host_chips=2)
-    options = Options(replace(Hardware.load("h100"), host=host), capacity_bytes=180e3)
-    found = [
-        compile_streamed_stages(parse(text), ["main"], Mesh.parse("2"), "x", options, Offload.WEIGHTS)
-        for text in (ONE, TWO)
-    ]
+    options = Options(replace(Hardware.load("h100"), host=host), capacity_bytes=235e3)
+    given = ["prefill"], Mesh.parse("2x1"), "x", options, Offload.WEIGHTS
+    found = [compile_streamed_stages(parse(text.replace("B = 4", "B = 2")), *given) for text in (TINY, TWO)]
     one, two = (each.plan for each in found)
     assert one.price == pytest.approx(two.price, rel=1e-12) and one.gap == pytest.approx(0.0, abs=1e-6)
     assert found[0].streamed_layers == (0, 3)

@@ -60,6 +60,8 @@ def meshes_of(text: str | Mesh, hardware: Hardware, any_shape: bool = False) -> 
         case Switch(node_chips):
             whole = [min(mesh.chips, node_chips)] if _whole_nodes(mesh.chips, node_chips) else []
             parts = [k for k in range(min(mesh.chips, node_chips), 0, -1) if mesh.chips % k == 0]
+            if hardware.between_bytes_per_s is None:  # no more nodes than have to be
+                parts = parts[:1]
             found = _node_shapes(mesh.chips, parts if any_shape else whole, node_chips)
     if not found:
         counted = "one chip" if mesh.chips == 1 else f"{mesh.chips} chips"

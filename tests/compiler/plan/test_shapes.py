@@ -168,6 +168,12 @@ def test_nodes_of_any_shape_give_as_many_chips_each_as_divide_them(chips: int) -
     assert found == {(chips // near, near) for near in range(1, 9) if chips % near == 0}
 
 
+def test_chips_that_no_network_joins_between_nodes_are_looked_at_in_one() -> None:
+    v100 = Hardware.load("v100-pcie")
+    assert meshes_of("4", v100, any_shape=True) == meshes_of("4", v100)
+    assert {mesh.names[0] for mesh in meshes_of("12", v100, any_shape=True)} == {"node"}  # told that there is none
+
+
 def test_shapes_in_nodes_filled_in_part_are_planned_and_the_quickest_is_found() -> None:
     """Of heads, of which there are 8, a node has some."""
     named = {
